@@ -168,7 +168,7 @@ def found(text: str, *, but: tuple[str, ...] = ()) -> list[str]:
 
 @requirement("NFR-SEC-001")
 @pytest.mark.parametrize("style", ["text", "json"])
-async def test_no_secret_is_in_anything_that_is_said_or_logged(tmp_path: Path, style: str) -> None:
+async def test_no_secret_is_in_any_response_or_log_line(tmp_path: Path, style: str) -> None:
     async with WebhookReceiver() as receiver:
         async with served(tmp_path, style) as (process, url):
             async with httpx.AsyncClient(base_url=url, timeout=20) as client:
@@ -199,7 +199,7 @@ def _own(answer: httpx.Response) -> tuple[str, ...]:
     return ("webhook token",)
 
 
-def test_the_secrets_of_the_settings_are_not_in_their_text() -> None:
+def test_the_repr_of_settings_contains_no_secret() -> None:
     settings = Settings(tls=TLS(certfile="a.pem", keyfile_password=CANARY), webhook_secret=SECRETS["webhook secret"])
     assert CANARY not in repr(settings)
     assert SECRETS["webhook secret"] not in repr(settings)

@@ -73,7 +73,7 @@ serve(echo, host="127.0.0.1", port=0, metrics=True, trusted_proxies=["127.0.0.1"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a process may open any number of files there")
-async def test_where_files_are_fewer_than_connections_one_too_many_is_told_so() -> None:
+async def test_with_few_file_descriptors_a_connection_too_many_receives_503() -> None:
     async with running("-c", FEW_FILES) as process:
         where = urlsplit((await process.says(r"running on (http://[\d.:]+)"))[1])
         async with asyncio.timeout(PATIENCE):
@@ -85,7 +85,7 @@ async def test_where_files_are_fewer_than_connections_one_too_many_is_told_so() 
         writer.transport.abort()
 
 
-async def test_attempts_without_end_leave_room_for_those_who_are_in() -> None:
+async def test_open_connections_are_served_during_endless_connection_attempts() -> None:
     async with running("-c", SERVE) as process:
         url = (await process.says(r"running on (http://[\d.:]+)"))[1]
         where = urlsplit(url)
@@ -111,7 +111,7 @@ async def test_attempts_without_end_leave_room_for_those_who_are_in() -> None:
     [b"", b"G", b"GET / HTTP/1.1\r\nX: y\r\n", b"POST / HTTP/1.1\r\nContent-Length: 5\r\nHost: localhost\r\n"],
     ids=["silence", "half a word", "headers without end", "all but the last line"],
 )
-async def test_those_who_dribble_are_let_go_in_time_and_nobody_waits_for_them(
+async def test_slow_headers_are_closed_at_the_deadline_and_delay_no_other_client(
     monkeypatch: pytest.MonkeyPatch, piece: bytes
 ) -> None:
     monkeypatch.setattr(connection, "HEADER_DEADLINE", 0.3)
@@ -143,7 +143,7 @@ async def test_those_who_dribble_are_let_go_in_time_and_nobody_waits_for_them(
 
 
 @pytest.mark.parametrize("rest", [b"x", b"x" * 9], ids=["a byte of it", "all of it"])
-async def test_the_rest_of_a_body_after_its_answer_does_not_keep_a_connection(
+async def test_an_unread_body_after_the_response_does_not_keep_the_connection_open(
     monkeypatch: pytest.MonkeyPatch, rest: bytes
 ) -> None:
     monkeypatch.setattr(connection, "HEADER_DEADLINE", 0.3)

@@ -82,7 +82,7 @@ serve(echo, host="127.0.0.1", port=0, tls=TLS(certfile={certificate!r}, keyfile=
 """
 
 
-async def test_why_tls_refuses_somebody_is_in_the_log_once(authority: Authority) -> None:
+async def test_each_reason_of_a_failed_tls_handshake_is_logged_once(authority: Authority) -> None:
     late = datetime.now(UTC) - timedelta(days=1)
     expired = authority.files("expired", "planner.example", not_after=late)
     certificate, key = authority.server
@@ -101,7 +101,7 @@ async def test_why_tls_refuses_somebody_is_in_the_log_once(authority: Authority)
     assert process.said.count("reason=TLS: certificate has expired") == 1
 
 
-async def test_thousands_who_never_speak_tls_do_not_keep_an_honest_client_out(authority: Authority) -> None:
+async def test_thousands_of_silent_sockets_do_not_block_a_tls_client(authority: Authority) -> None:
     async with server(authority) as (_, url), httpx.AsyncClient(base_url=url, verify=authority.trusting()) as inside:
         assert (await inside.get("/health")).status_code == 200
         silent: list[socket.socket] = []
@@ -128,7 +128,7 @@ async def test_thousands_who_never_speak_tls_do_not_keep_an_honest_client_out(au
     [b"", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", b"\x16\x03\x01", b"\x16\x03\x01\x40\x00\x01", bytes(5_000)],
     ids=["nothing", "plain HTTP", "half a record", "a record without end", "zeros"],
 )
-async def test_what_is_no_tls_is_let_go_in_time(
+async def test_a_connection_without_a_tls_handshake_is_closed_in_time(
     said: bytes, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tls, "HANDSHAKE_TIME", 0.2)
@@ -176,7 +176,7 @@ async def until(holds: Callable[[], bool]) -> None:
     raise AssertionError("it never came to that")
 
 
-async def test_one_handshake_too_many_takes_the_place_of_the_oldest(
+async def test_a_handshake_above_the_limit_closes_the_oldest_one(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tls, "MAX_HANDSHAKES", 3)
@@ -199,7 +199,7 @@ async def test_one_handshake_too_many_takes_the_place_of_the_oldest(
         await until(lambda: traffic.handshakes == 0)
 
 
-async def test_those_who_are_in_the_middle_of_a_handshake_do_not_hold_up_the_end(authority: Authority) -> None:
+async def test_unfinished_handshakes_do_not_delay_the_shutdown(authority: Authority) -> None:
     async with listening(authority) as (url, traffic):
         silent = [await silent_socket(url) for _ in range(20)]
         await until(lambda: traffic.handshakes == 20)
@@ -208,7 +208,7 @@ async def test_those_who_are_in_the_middle_of_a_handshake_do_not_hold_up_the_end
         one.close()
 
 
-async def test_when_there_are_no_files_left_a_handshake_is_given_up_and_others_come_in(
+async def test_without_file_descriptors_a_handshake_is_closed_and_new_clients_are_served(
     authority: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(tls, "PAUSE", 0.01)
@@ -240,7 +240,7 @@ async def test_when_there_are_no_files_left_a_handshake_is_given_up_and_others_c
 
 
 @pytest.mark.parametrize("stays", [True, False])
-async def test_others_get_a_turn_though_somebody_always_connects(
+async def test_the_loop_runs_other_work_during_endless_accepts(
     stays: bool, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`sock_accept` returns at once, without a turn of the loop, as long as there is a connection to accept."""
@@ -291,7 +291,7 @@ def renew(authority: Authority) -> None:
         os.replace(new, old)
 
 
-async def test_a_renewed_certificate_is_shown_without_a_restart(authority: Authority) -> None:
+async def test_a_renewed_certificate_is_served_without_a_restart(authority: Authority) -> None:
     async with server(authority) as (process, url):
         async with httpx.AsyncClient(base_url=url, verify=authority.trusting()) as inside:
             assert (await inside.get("/health")).status_code == 200
@@ -302,7 +302,7 @@ async def test_a_renewed_certificate_is_shown_without_a_restart(authority: Autho
             assert (await inside.get("/health")).status_code == 200  # who is in stays in
 
 
-async def test_files_that_cannot_be_used_change_nothing(authority: Authority) -> None:
+async def test_unusable_tls_files_keep_the_old_certificate(authority: Authority) -> None:
     async with server(authority) as (process, url):
         before = await serial_of(url, authority)
         good = authority.read()
@@ -317,7 +317,7 @@ async def test_files_that_cannot_be_used_change_nothing(authority: Authority) ->
         assert await serial_of(url, authority) == before
 
 
-def test_files_are_read_again_only_when_they_have_changed(authority: Authority, tmp_path: Path) -> None:
+def test_tls_files_are_reloaded_only_after_a_change(authority: Authority, tmp_path: Path) -> None:
     certificate, key = authority.server
     link = tmp_path / "live.pem"
     link.symlink_to(certificate)
@@ -333,7 +333,7 @@ def test_files_are_read_again_only_when_they_have_changed(authority: Authority, 
     assert context.current is not first
 
 
-def test_the_authorities_of_callers_are_renewed_as_well(authority: Authority, tmp_path: Path) -> None:
+def test_the_authorities_of_client_certificates_are_reloaded(authority: Authority, tmp_path: Path) -> None:
     """One that is taken out of the file is not believed any more: the context is a new one."""
     certificate, key = authority.server
     trusted = tmp_path / "callers.pem"

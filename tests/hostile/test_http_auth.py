@@ -65,7 +65,7 @@ ODD = {
 @requirement("FR-AUT-001")
 @ENDPOINTS
 @pytest.mark.parametrize("claims", ODD.values(), ids=ODD)
-async def test_a_token_with_odd_claims_is_refused_as_any_other(path: str, claims: str) -> None:
+async def test_a_token_with_invalid_claims_is_rejected_like_any_other(path: str, claims: str) -> None:
     async with client(JWTAuthenticator(SECRET)) as http:
         answer = await send(http, path, sign(claims))
         assert answer.status_code == 401
@@ -105,7 +105,7 @@ class Hangs:
 @requirement("FR-AUT-004")
 @ENDPOINTS
 @pytest.mark.parametrize("auth", [Raises(), Exits(), NamesHalfACharacter(), NamesNobody(), Hangs()])
-async def test_an_authenticator_that_fails_lets_nobody_in(
+async def test_a_failing_authenticator_rejects_every_request(
     path: str, auth: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(authenticator, "MAX_SECONDS", 0.01)
@@ -128,7 +128,7 @@ class ExitsAtTheDoor(ScriptedAgent):
 
 
 @ENDPOINTS
-async def test_an_agent_that_exits_while_it_admits_is_an_error_in_json(path: str) -> None:
+async def test_an_agent_that_exits_in_admit_is_a_json_error(path: str) -> None:
     app = build(ExitsAtTheDoor(), {"card": CARD})
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app=app), base_url="http://agent.example", headers={"A2A-Version": "1.0"}

@@ -22,7 +22,7 @@ V1 = {"A2A-Version": "1.0"}
 
 
 @requirement("FR-SRV-005", "FR-OPS-001")
-async def test_while_it_drains_new_connections_hear_that_it_goes() -> None:
+async def test_while_draining_new_messages_receive_503() -> None:
     async with running("-c", SCRIPT.format(delay=600)) as process:
         url = (await process.says(r"running on (http://[\d.:]+)"))[1]
         async with A2AClient(url) as client:
@@ -42,7 +42,7 @@ async def test_while_it_drains_new_connections_hear_that_it_goes() -> None:
         assert await process.ends() == 1  # at once, and not as it should be
 
 
-async def test_after_the_delay_it_ends_well() -> None:
+async def test_after_the_drain_delay_the_server_exits_with_0() -> None:
     async with running("-c", SCRIPT.format(delay=0.3)) as process:
         await process.says("running on")
         process.signal(signal.SIGTERM)

@@ -99,7 +99,7 @@ async def send_all_but_the_end(client: httpx.AsyncClient, refused: list[bytes]) 
 
 
 @NEEDS_PROC
-async def test_bodies_that_lack_their_last_byte_hold_no_more_than_their_budget() -> None:
+async def test_incomplete_bodies_hold_at_most_their_limit() -> None:
     count = 60
     refused: list[bytes] = []
     async with serving() as client, asyncio.TaskGroup() as group:
@@ -122,7 +122,7 @@ async def test_bodies_that_lack_their_last_byte_hold_no_more_than_their_budget()
 
 
 @NEEDS_PROC
-async def test_bodies_of_several_callers_hold_no_more_than_the_budget_of_all() -> None:
+async def test_bodies_of_several_callers_hold_at_most_the_common_limit() -> None:
     refused: list[bytes] = []
     async with serving(limits=Limits(max_body_bytes_in_flight=12 * MIB)) as client, asyncio.TaskGroup() as group:
         senders = [group.create_task(send_all_but_the_end(client, refused))]
@@ -139,7 +139,7 @@ async def test_bodies_of_several_callers_hold_no_more_than_the_budget_of_all() -
 
 
 @NEEDS_PROC
-async def test_answers_that_nobody_reads_hold_no_more_than_their_budget() -> None:
+async def test_unread_answers_hold_at_most_their_limit() -> None:
     count = 40
     async with serving() as client:
         task = await ask(client, str(LARGE))
@@ -165,7 +165,7 @@ async def test_answers_that_nobody_reads_hold_no_more_than_their_budget() -> Non
         await until(client, "answer_bytes_in_flight", lambda held: held == 0)
 
 
-async def test_a_connection_too_many_is_told_so_and_closed() -> None:
+async def test_a_connection_too_many_receives_503_and_is_closed() -> None:
     async with serving(limits=Limits(max_connections=3, max_connections_per_address=3)) as client:
         assert (await client.get("/health")).status_code == 200  # its connection stays open
         async with wire(client), wire(client), wire(client) as (reader, _):
@@ -189,7 +189,7 @@ def calling_from(host: str, client: httpx.AsyncClient) -> httpx.AsyncClient:
 
 
 @NEEDS_LOOPBACK
-async def test_one_address_does_not_take_the_connections_of_all() -> None:
+async def test_one_address_cannot_take_all_connections() -> None:
     async with serving(limits=Limits(max_connections=4)) as client, calling_from("127.0.0.2", client) as other:
         assert (await client.get("/health")).status_code == 200  # its connection stays open
         async with wire(client), wire(client) as (reader, _):
@@ -207,7 +207,7 @@ async def test_one_address_does_not_take_the_connections_of_all() -> None:
             assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
 
 
-async def test_a_trusted_proxy_may_take_the_connections_of_all() -> None:
+async def test_a_trusted_proxy_may_take_all_connections() -> None:
     async with serving(limits=Limits(max_connections=4), trusted_proxies=("127.0.0.1",)) as client:
         async with AsyncExitStack() as stack:
             for _ in range(4):
@@ -229,7 +229,7 @@ serve(answer, host="127.0.0.1", port=0, metrics=True)
 """
 
 
-async def test_the_longest_time_the_loop_stood_still_is_a_metric() -> None:
+async def test_the_longest_block_of_the_event_loop_is_a_metric() -> None:
     async with running("-c", BLOCKING) as process:
         url = (await process.says(r"running on (http://[\d.:]+)"))[1]
         async with httpx.AsyncClient(base_url=url, headers=V1) as client:

@@ -52,7 +52,7 @@ def taken() -> Iterator[int]:
 
 @requirement("FR-CMD-002")
 @BOTH
-async def test_a_port_that_is_taken_is_named_with_the_way_out(taken: int, as_command: bool, tmp_path: Path) -> None:
+async def test_a_port_in_use_is_an_error_with_a_remedy(taken: int, as_command: bool, tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/tasks.db"
     async with running(*arguments(port=taken, store=store, as_command=as_command)) as process:
         assert await process.ends() == 2
@@ -63,7 +63,7 @@ async def test_a_port_that_is_taken_is_named_with_the_way_out(taken: int, as_com
 
 
 @requirement("FR-CMD-002")
-async def test_a_host_that_is_not_of_this_machine_is_named_with_the_way_out() -> None:
+async def test_a_foreign_host_address_is_an_error_with_a_remedy() -> None:
     script = SERVE.replace('host="127.0.0.1"', 'host="192.0.2.1"')
     async with running("-c", script, "0", "memory://") as process:
         assert await process.ends() == 2
@@ -79,7 +79,7 @@ async def test_a_host_that_is_not_of_this_machine_is_named_with_the_way_out() ->
         ("text.db", "not a database", "--store"),
     ],
 )
-async def test_a_store_that_does_not_open_is_named_with_the_way_out(
+async def test_a_store_that_cannot_be_opened_is_an_error_with_a_remedy(
     tmp_path: Path, as_command: bool, file: str, cause: str, way_out: str
 ) -> None:
     (tmp_path / "directory").mkdir()
@@ -94,7 +94,7 @@ async def test_a_store_that_does_not_open_is_named_with_the_way_out(
 
 
 @BOTH
-async def test_a_store_of_another_process_is_named_with_the_way_out(tmp_path: Path, as_command: bool) -> None:
+async def test_a_store_in_use_is_an_error_with_a_remedy(tmp_path: Path, as_command: bool) -> None:
     store = f"sqlite:///{tmp_path}/tasks.db"
     async with running(*arguments(store=store, as_command=False)) as first:
         await first.says("running on")
@@ -105,7 +105,7 @@ async def test_a_store_of_another_process_is_named_with_the_way_out(tmp_path: Pa
     assert "stop that one" in said
 
 
-async def test_a_hook_that_fails_at_start_is_told_with_its_traceback() -> None:
+async def test_a_failing_startup_hook_is_logged_with_its_traceback() -> None:
     script = SERVE.replace("store=sys.argv[2]", "on_startup=[lambda: 1 / 0]")
     async with running("-c", script, "0", "") as process:
         assert await process.ends() == 2

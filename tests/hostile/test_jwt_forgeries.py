@@ -264,7 +264,7 @@ async def show(http: httpx.AsyncClient, credentials: str) -> httpx.Response:
 
 @requirement("FR-AUT-001", "NFR-SEC-001")
 @pytest.mark.parametrize("token", FORGED.values(), ids=FORGED)
-async def test_a_forged_token_opens_nothing_and_learns_nothing(
+async def test_a_forged_token_is_rejected_without_a_reason(
     http: httpx.AsyncClient, agent: ScriptedAgent, token: str
 ) -> None:
     before = len(agent.calls)
@@ -293,7 +293,7 @@ GOOD = {
 
 
 @pytest.mark.parametrize("token", GOOD.values(), ids=GOOD)
-async def test_a_token_of_the_issuers_opens_the_door(http: httpx.AsyncClient, token: str) -> None:
+async def test_a_token_of_the_issuer_is_accepted(http: httpx.AsyncClient, token: str) -> None:
     for _ in range(2):  # the second time it is remembered
         assert (await show(http, f"Bearer {token}")).status_code == 200
 
@@ -319,11 +319,11 @@ SHOWN = {
 
 
 @pytest.mark.parametrize("shown", SHOWN.values(), ids=SHOWN)
-async def test_a_token_that_is_not_shown_as_one_is_none(http: httpx.AsyncClient, shown: str) -> None:
+async def test_a_token_without_the_bearer_scheme_is_rejected(http: httpx.AsyncClient, shown: str) -> None:
     assert (await show(http, shown)).status_code == 401
 
 
-async def test_a_token_is_not_taken_from_anywhere_else(http: httpx.AsyncClient) -> None:
+async def test_a_token_is_only_read_from_the_authorization_header(http: httpx.AsyncClient) -> None:
     token = good()
     for headers in (
         {"X-Authorization": f"Bearer {token}"},
@@ -335,7 +335,7 @@ async def test_a_token_is_not_taken_from_anywhere_else(http: httpx.AsyncClient) 
         assert (await http.post(path, json=MESSAGE)).status_code == 401
 
 
-async def test_two_authorization_headers_are_one_too_many(http: httpx.AsyncClient) -> None:
+async def test_two_authorization_headers_are_rejected(http: httpx.AsyncClient) -> None:
     for pair in ((good(), "bad"), ("bad", good()), (good(), good())):
         shown = [("Authorization", f"Bearer {token}") for token in pair]
         assert (await http.post("/message:send", json=MESSAGE, headers=shown)).status_code == 401
@@ -362,18 +362,18 @@ async def test_two_authorization_headers_are_one_too_many(http: httpx.AsyncClien
     ],
     ids=["short", "empty", "31", "one letter", "three letters", "JWK", "RSA", "set", "kind", "RSA for HMAC", "X25519"],
 )
-def test_a_weak_key_does_not_start(key: Any, said: str) -> None:
+def test_a_weak_key_is_rejected_at_the_start(key: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         JWTAuthenticator(key)
 
 
 @pytest.mark.parametrize("algorithms", [["HS256"], ["none"], []], ids=str)
-def test_algorithms_that_do_not_fit_the_key_do_not_start(algorithms: list[str]) -> None:
+def test_algorithms_that_do_not_fit_the_key_are_rejected_at_the_start(algorithms: list[str]) -> None:
     with pytest.raises(ValueError, match="algorithms"):
         JWTAuthenticator(PEM, algorithms=algorithms)
 
 
-def test_a_secret_signs_with_nothing_but_hmac() -> None:
+def test_a_secret_is_only_used_with_hmac() -> None:
     auth = JWTAuthenticator(SECRET)
     key = OctKey.import_key(SECRET)
     assert auth.authenticate({"authorization": f"Bearer {sign({'alg': 'HS256'}, key=key)}"}) is not None

@@ -60,7 +60,7 @@ async def address(process: Process) -> str:
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_ten_megabytes_of_empty_objects_are_refused_without_the_memory(way: str) -> None:
+async def test_ten_megabytes_of_empty_objects_are_rejected_before_they_use_memory(way: str) -> None:
     path, headers, call = WAYS[way]
     async with running("-c", SERVER) as process, httpx.AsyncClient(base_url=await address(process)) as client:
         sent = {**headers, "Content-Type": "application/json"}
@@ -81,7 +81,7 @@ async def test_ten_megabytes_of_empty_objects_are_refused_without_the_memory(way
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_how_many_values_are_too_many_can_be_set(way: str) -> None:
+async def test_the_maximum_number_of_json_values_can_be_set(way: str) -> None:
     path, headers, call = WAYS[way]
     server = SERVER.replace("port=0", "port=0, limits=Limits(max_json_values=50)")
     async with running("-c", server) as process, httpx.AsyncClient(base_url=await address(process)) as client:

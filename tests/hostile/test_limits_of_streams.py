@@ -44,7 +44,7 @@ async def address(process: Process) -> str:
 
 
 @pytest.mark.parametrize("ask", [rpc, rpc_03, rest])
-async def test_made_up_tenants_do_not_make_room_and_another_address_has_its_own(ask: Any) -> None:
+async def test_invented_tenants_share_one_stream_limit_and_addresses_do_not(ask: Any) -> None:
     async with AsyncExitStack() as stack:
         process = await stack.enter_async_context(running("-c", SERVER))
         url = await address(process)

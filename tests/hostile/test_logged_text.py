@@ -58,7 +58,7 @@ def send(text: str, **metadata: str) -> dict[str, Any]:
 
 @requirement("NFR-SEC-002")
 @pytest.mark.parametrize("style", ["text", "json"])
-async def test_what_a_client_wrote_is_logged_cut_and_cleaned(tmp_path: Path, style: str) -> None:
+async def test_text_from_clients_is_truncated_and_sanitized_in_the_log(tmp_path: Path, style: str) -> None:
     async with failing(tmp_path, "--log-format", style) as (process, client):
         answer = (await client.post("/", json=send(LONG))).json()
         assert answer["result"]["status"]["state"] == "failed"
@@ -74,7 +74,7 @@ async def test_what_a_client_wrote_is_logged_cut_and_cleaned(tmp_path: Path, sty
 
 
 @requirement("NFR-SEC-002")
-async def test_what_a_client_wrote_is_said_back_cut_and_cleaned(tmp_path: Path) -> None:
+async def test_text_from_clients_is_truncated_and_sanitized_in_errors(tmp_path: Path) -> None:
     async with failing(tmp_path) as (_, client):
         for body in (
             call(LONG, {}),

@@ -95,7 +95,7 @@ async def figure(url: str, name: str) -> float:
 
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize("attack", [many_values, deep_nesting, large_messages, dead_readers, unfinished_bodies])
-async def test_the_loop_keeps_turning_and_memory_stays_small(attack: Attack) -> None:
+async def test_the_event_loop_and_memory_stay_within_limits(attack: Attack) -> None:
     async with server() as (process, url):
         done = asyncio.Event()
 

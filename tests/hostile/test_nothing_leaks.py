@@ -110,7 +110,7 @@ BROKEN: dict[str, tuple[Any, dict[str, Any]]] = {
 
 @requirement("NFR-SEC-001")
 @pytest.mark.parametrize("broken", BROKEN)
-async def test_no_answer_says_what_broke_inside(broken: str) -> None:
+async def test_no_answer_reveals_an_internal_error(broken: str) -> None:
     module, options = BROKEN[broken]
     async with AsyncExitStack() as stack:
         # Any: `serving` is written for agents, and the application takes whatever `serve` takes.
@@ -127,7 +127,7 @@ async def test_no_answer_says_what_broke_inside(broken: str) -> None:
 
 
 @requirement("NFR-REL-002")
-async def test_failing_tasks_harm_neither_their_neighbours_nor_the_server() -> None:
+async def test_failing_tasks_affect_neither_other_tasks_nor_the_server() -> None:
     async with AsyncExitStack() as stack:
         served: Any = registry(math__add=Add(), math__break=Breaks(), math__hang=Hang())
         no_card: Any = None

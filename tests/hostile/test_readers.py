@@ -84,7 +84,7 @@ async def large_task(client: A2AClient, text: str, size: int) -> Task:
 
 
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
-async def test_a_crowd_that_subscribes_to_a_large_task_and_hangs_up(version: str) -> None:
+async def test_many_subscribers_of_a_large_task_that_disconnect(version: str) -> None:
     async with server() as (process, client, port):
         task = await large_task(client, "hold 20", 20 * MEGABYTE)
         for _ in range(2):
@@ -95,7 +95,7 @@ async def test_a_crowd_that_subscribes_to_a_large_task_and_hangs_up(version: str
         assert peak_memory(process) < LIMIT
 
 
-async def test_a_long_replay_for_somebody_who_does_not_read_it(tmp_path: Path) -> None:
+async def test_a_long_replay_to_a_subscriber_that_does_not_read(tmp_path: Path) -> None:
     async with server(f"sqlite:///{tmp_path / 'tasks.db'}") as (process, client, port):
         task = await client.send_message("count 50000")
         assert isinstance(task, Task)

@@ -59,7 +59,7 @@ async def rest(client: A2AClient, task_id: str, messages: int) -> Task:
             await asyncio.sleep(0.02)
 
 
-async def test_messages_that_were_acknowledged_are_run_after_kill_9(tmp_path: Path) -> None:
+async def test_acknowledged_messages_are_run_after_kill_9(tmp_path: Path) -> None:
     async with server(tmp_path) as (process, client):
         task = await client.send_message("begin", configuration=AT_ONCE)
         assert isinstance(task, Task)

@@ -113,7 +113,7 @@ def statuses(answer: bytes) -> list[int]:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_a_request_with_two_meanings_is_refused_and_nothing_after_it_is_read(url: str, name: str) -> None:
+async def test_an_ambiguous_request_is_rejected_and_nothing_after_it_is_read(url: str, name: str) -> None:
     answer = await said(url, REFUSED[name])
     assert statuses(answer) == [400]
     assert b"healthy" not in answer
@@ -130,7 +130,7 @@ def offering(request: bytes, protocol: bytes = b"h2c") -> bytes:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_it_is_refused_as_well_when_another_protocol_is_offered(url: str, name: str) -> None:
+async def test_an_ambiguous_request_with_an_upgrade_header_is_rejected(url: str, name: str) -> None:
     answer = await said(url, offering(REFUSED[name]))
     assert statuses(answer) == [400]
     assert b"healthy" not in answer
@@ -147,7 +147,7 @@ async def test_it_is_refused_as_well_when_another_protocol_is_offered(url: str, 
     ],
     ids=["length", "chunks", "two of them"],
 )
-async def test_who_offers_another_protocol_is_answered_and_so_is_what_follows(
+async def test_a_request_with_an_upgrade_header_and_the_next_one_are_answered(
     url: str, request_: bytes, at_once: int, protocol: bytes
 ) -> None:
     where = urlsplit(url)
@@ -165,7 +165,7 @@ async def test_who_offers_another_protocol_is_answered_and_so_is_what_follows(
     assert answer.count(b"healthy") == 1
 
 
-async def test_nothing_is_read_after_the_last_request_of_who_offers_another_protocol(url: str) -> None:
+async def test_nothing_is_read_after_the_last_request_with_an_upgrade_header(url: str) -> None:
     last = post(b"Content-Length: " + SIZE).replace(b"Host: localhost", b"Host: localhost\r\nUpgrade: h2c", 1)
     last = last.replace(b"Host: localhost", b"Host: localhost\r\nConnection: Upgrade, close", 1)
     answer = await said(url, last)
@@ -176,7 +176,7 @@ async def test_nothing_is_read_after_the_last_request_of_who_offers_another_prot
 # ---- what is right ---------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_right_is_answered_and_so_is_what_follows(url: str) -> None:
+async def test_a_valid_request_and_the_next_one_are_answered(url: str) -> None:
     for request in (
         post(b"Content-Length: " + SIZE),
         post(CHUNKED, body=b"%x;a=b\r\n%b\r\n%b" % (len(CALL), CALL, END)),  # with an extension, which is legal
@@ -203,7 +203,7 @@ async def test_nothing_is_read_after_the_last_request(url: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["h2c", "websocket", "TLS/1.0"])
-async def test_nobody_changes_the_protocol_in_the_middle(url: str, protocol: str) -> None:
+async def test_the_protocol_of_a_connection_cannot_be_changed(url: str, protocol: str) -> None:
     request = (
         b"GET /health/live HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, close\r\nUpgrade: %b\r\n"
         b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n" % protocol.encode()
@@ -211,7 +211,7 @@ async def test_nobody_changes_the_protocol_in_the_middle(url: str, protocol: str
     assert statuses(await said(url, request)) == [200]
 
 
-async def test_a_websocket_that_another_server_lets_through_is_closed() -> None:
+async def test_a_websocket_forwarded_by_another_server_is_closed() -> None:
     sent: list[Any] = []
 
     async def receive() -> Any:

@@ -23,7 +23,7 @@ SENDS = 40  # 200 MB: more than one owner may keep
 AROUND = 2_000  # bytes of JSON around one such text
 
 
-async def test_many_large_messages_are_kept_within_limits_and_listed_in_pieces() -> None:
+async def test_large_messages_are_stored_within_limits_and_listed_in_pages() -> None:
     async with running("-c", SERVER) as process:
         url = (await process.says(r"running on (http://[\d.]+:\d+)"))[1]
         async with httpx.AsyncClient(base_url=url, headers={"A2A-Version": "1.0"}, timeout=60) as http:

@@ -29,7 +29,7 @@ def enlarge(disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)
 
 
-async def test_health_tells_of_a_nearly_full_disk_though_small_writes_succeed(small_disk: Path) -> None:
+async def test_health_reports_a_nearly_full_disk_even_if_small_writes_succeed(small_disk: Path) -> None:
     async with serving(small_disk / "tasks.db") as server:
         assert await server.status_of_send("x" * 2_000_000) == 503
         assert await server.health() == 503
@@ -55,7 +55,7 @@ def damage(path: Path, table: str) -> None:
         file.write(b"\xff" * size)
 
 
-async def test_a_damaged_page_is_in_the_log_once(tmp_path: Path) -> None:
+async def test_a_damaged_page_is_logged_once(tmp_path: Path) -> None:
     path = tmp_path / "tasks.db"
     async with serving(path) as server:
         await server.send("hello")
@@ -68,7 +68,7 @@ async def test_a_damaged_page_is_in_the_log_once(tmp_path: Path) -> None:
         assert server.process.said.count(DAMAGED) == 1
 
 
-async def test_a_damaged_page_that_is_to_be_written_is_seen_in_health(tmp_path: Path) -> None:
+async def test_health_reports_a_damaged_page_found_by_a_write(tmp_path: Path) -> None:
     path = tmp_path / "tasks.db"
     async with serving(path) as server:
         await server.send("hello")

@@ -44,7 +44,7 @@ def remove_log(path: Path) -> None:
     path.with_name("tasks.db-wal").unlink()
 
 
-async def test_a_server_whose_file_is_removed_acknowledges_nothing_more(tmp_path: Path) -> None:
+async def test_a_server_whose_file_is_removed_acknowledges_no_further_write(tmp_path: Path) -> None:
     path = tmp_path / "tasks.db"
     async with serving(path) as server:
         await server.send("hello")
@@ -58,7 +58,7 @@ async def test_a_server_whose_file_is_removed_acknowledges_nothing_more(tmp_path
 
 
 @pytest.mark.parametrize("take_away", [remove_all, move, replace, move_directory, make_unreachable, remove_log])
-async def test_health_alone_notices_that_the_file_is_taken_away(tmp_path: Path, take_away: Any) -> None:
+async def test_the_health_check_notices_that_the_file_is_gone(tmp_path: Path, take_away: Any) -> None:
     (tmp_path / "data").mkdir()
     path = tmp_path / "data" / "tasks.db"
     async with serving(path) as server:
@@ -74,7 +74,7 @@ async def test_health_alone_notices_that_the_file_is_taken_away(tmp_path: Path, 
         assert server.process.said.count(GONE) == 1
 
 
-async def test_a_server_without_its_file_leaves_the_file_of_the_next_one_alone(tmp_path: Path) -> None:
+async def test_a_server_without_its_file_does_not_touch_the_next_server_s_file(tmp_path: Path) -> None:
     path = tmp_path / "tasks.db"
     async with serving(path) as first:
         await first.send("hello")
@@ -97,7 +97,7 @@ async def refuses_a_second(path: Path) -> None:
         await process.ends()
 
 
-async def test_a_path_that_is_a_link_finds_the_same_lock(tmp_path: Path) -> None:
+async def test_a_path_that_is_a_link_leads_to_the_same_lock(tmp_path: Path) -> None:
     path = tmp_path / "tasks.db"
     async with serving(path) as server:
         task = await server.send("wait", configuration=AT_ONCE)
@@ -132,7 +132,7 @@ def remove_what_sqlite_does_not_know(folder: Path) -> None:
             each.unlink()
 
 
-async def test_there_is_no_file_whose_removal_lets_a_second_server_in(tmp_path: Path) -> None:
+async def test_removing_files_does_not_admit_a_second_server(tmp_path: Path) -> None:
     path = tmp_path / "tasks.db"
     (tmp_path / "tasks.db.lock").touch()  # as an earlier version has left it
     async with serving(path) as server:
@@ -143,7 +143,7 @@ async def test_there_is_no_file_whose_removal_lets_a_second_server_in(tmp_path: 
         await server.stop()
 
 
-async def test_another_program_can_back_the_file_up_meanwhile(tmp_path: Path) -> None:
+async def test_another_program_can_back_up_the_file_of_a_running_server(tmp_path: Path) -> None:
     path = tmp_path / "tasks.db"
     async with serving(path) as server:
         task = await server.send("hello")

@@ -61,7 +61,7 @@ async def address(process: Process) -> str:
     return (await process.says(r"running on (http://[\d.]+:\d+)"))[1]
 
 
-async def test_functions_that_never_return_are_replaced_and_then_messages_are_refused() -> None:
+async def test_functions_that_never_return_are_replaced_up_to_a_limit() -> None:
     async with running("-c", SERVER) as process, httpx.AsyncClient(base_url=await address(process)) as client:
         user = User(client, process)
         await user.get_stuck(64)
@@ -126,7 +126,7 @@ serve(registry, host="127.0.0.1", port=0, metrics=True, default_skill="an.answer
 """
 
 
-async def test_modules_that_never_return_are_counted_and_stop_nobody() -> None:
+async def test_modules_that_never_return_are_counted_and_block_no_other() -> None:
     async with running("-c", MODULES) as process, httpx.AsyncClient(base_url=await address(process)) as client:
         user = User(client, process)
         await user.get_stuck(40)  # asyncio's own pool has 32 threads at most

@@ -1,7 +1,7 @@
-"""Secrets of every kind are given to a server, and everything it ever says is searched for them.
+"""A server with secrets of every kind, and a search for them in all of its output.
 
-What is searched: every answer with its headers, every event, the card, the metrics, the audit log, and the log itself
-at its most talkative. Only the one place where a secret belongs may have it: what a caller wrote, said back to them.
+The search covers every response with its headers, every event, the card, the metrics, the audit log, and the log at its
+most verbose level. A secret may appear only where it belongs: in a response that returns a caller's own input.
 """
 
 import json
@@ -87,7 +87,7 @@ async def served(folder: Path, style: str) -> AsyncIterator[tuple[Process, str]]
         key=KEY,
         webhook_secret=SECRETS["webhook secret"],
     )
-    file = folder / "serve.py"  # not on the command line, which tracebacks could show
+    file = folder / "serve.py"  # a file, because a traceback could show the command line
     file.write_text(script)
     secret_folder = folder / SECRETS["path"]
     secret_folder.mkdir()
@@ -98,7 +98,7 @@ async def served(folder: Path, style: str) -> AsyncIterator[tuple[Process, str]]
 
 
 def credentials() -> list[dict[str, str]]:
-    """Those that are right, and those that are wrong in many ways; each is a secret of somebody's."""
+    """Return valid credentials, and credentials that are invalid in many ways. Each is a secret of a caller."""
     wrong = [
         f"Bearer {SECRETS['token']}",
         f"Basic {SECRETS['token']}",
@@ -129,8 +129,8 @@ def hook(url: str) -> dict[str, Any]:
     return {"url": url, "token": SECRETS["webhook token"], "authentication": authentication}
 
 
-async def say_everything(client: httpx.AsyncClient, webhook: str) -> list[httpx.Response]:
-    """Every operation with every kind of credentials, and what breaks inside."""
+async def call_every_operation(client: httpx.AsyncClient, webhook: str) -> list[httpx.Response]:
+    """Call every operation with every kind of credentials, and cause internal errors."""
     answers: list[httpx.Response] = []
 
     async def ask(method: str, path: str, headers: dict[str, str], body: Any = None) -> httpx.Response:
@@ -153,11 +153,11 @@ async def say_everything(client: httpx.AsyncClient, webhook: str) -> list[httpx.
     configured = {"taskPushNotificationConfig": hook(webhook)}
     task = (await ask("POST", "/message:send", good, send("fine", configuration=configured))).json()["task"]
     configs = f"/tasks/{task['id']}/pushNotificationConfigs"
-    await ask("POST", configs, good, hook("http://127.0.0.1:9/"))  # nobody is there
+    await ask("POST", configs, good, hook("http://127.0.0.1:9/"))  # no server listens there
     await ask("POST", configs, good, hook("ftp://nowhere"))
     await ask("GET", f"/tasks/{task['id']}", good)
-    await ask("GET", f"/tasks/{task['id']}", bearer(key=_key(), sub="somebody else"))
-    await ask("GET", configs, bearer(key=_key(), sub="somebody else"))
+    await ask("GET", f"/tasks/{task['id']}", bearer(key=_key(), sub="another caller"))
+    await ask("GET", configs, bearer(key=_key(), sub="another caller"))
     await ask("GET", configs, good)
     return answers
 
@@ -172,26 +172,26 @@ async def test_no_secret_is_in_any_response_or_log_line(tmp_path: Path, style: s
     async with WebhookReceiver() as receiver:
         async with served(tmp_path, style) as (process, url):
             async with httpx.AsyncClient(base_url=url, timeout=20) as client:
-                answers = await say_everything(client, receiver.url)
+                answers = await call_every_operation(client, receiver.url)
                 await receiver.next()
             process.signal(signal.SIGTERM)
             await process.ends()
     statuses = {answer.status_code for answer in answers}
     assert {200, 401, 404} <= statuses
-    assert sum("Internal error" in answer.text for answer in answers) >= 4, "what breaks inside was seen to break"
+    assert sum("Internal error" in answer.text for answer in answers) >= 4, "too few internal errors"
     for answer in answers:
         said = answer.text + str(answer.headers.raw)
         assert found(said, but=_own(answer)) == [], f"{answer.request.method} {answer.url.path}: {said[:500]}"
     audit = (tmp_path / "audit.log").read_text()
     assert json.loads(audit.splitlines()[0])
     assert found(audit) == []
-    # An exception belongs into the log, with its text: that is what the log is for. Nothing else does.
+    # An exception belongs in the log, with its text. No other secret does.
     assert found(process.said, but=("exception", "sql", "path")) == [], process.said[-3_000:]
     assert SECRETS["exception"] in process.said
 
 
 def _own(answer: httpx.Response) -> tuple[str, ...]:
-    """What the owner of a webhook is told of it: all of it when it is set, later not what is shown to its server."""
+    """Return the secrets that the webhook's owner receives: all when it is set, later not those for its server."""
     if "pushNotificationConfigs" not in answer.url.path or answer.status_code != 200:
         return ()
     if answer.request.method == "POST":

@@ -1,4 +1,4 @@
-"""Connections without end, and connections that dribble: others are answered meanwhile, and the room comes back."""
+"""Endless connections, and connections that send slowly: other clients are served, and the connections are released."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ from tests.hostile.test_http_limits import until
 from tests.interaction.serving import serving
 from tests.processes import running
 
-ATTEMPTS = int(os.environ.get("HOSTILE_CONNECTIONS", "2000"))  # 20,000 take a quarter of a minute
+ATTEMPTS = int(os.environ.get("HOSTILE_CONNECTIONS", "2000"))  # 20,000 take 15 seconds
 AT_ONCE = 250
 ROOM = 100
 SERVE = f"""
@@ -31,7 +31,7 @@ serve(echo, host="127.0.0.1", port=0, metrics=True, limits=limits, trusted_proxi
 
 
 class Attack:
-    """Many who connect; the first of them stay, and say nothing."""
+    """Opens many connections. The first of them stay open and send nothing."""
 
     def __init__(self, host: str, port: int) -> None:
         self._host = host
@@ -91,7 +91,7 @@ async def test_open_connections_are_served_during_endless_connection_attempts() 
         where = urlsplit(url)
         attack = Attack(str(where.hostname), int(where.port or 0))
         async with httpx.AsyncClient(base_url=url, timeout=PATIENCE * 4) as client:
-            assert (await client.get("/health")).status_code == 200  # it is in, and stays
+            assert (await client.get("/health")).status_code == 200  # this connection stays open
             async with asyncio.TaskGroup() as group:
                 for number in range(ATTEMPTS):
                     group.create_task(attack.attempt())
@@ -118,13 +118,13 @@ async def test_slow_headers_are_closed_at_the_deadline_and_delay_no_other_client
     async with serving(ScriptedAgent(default=(COMPLETED,))) as url:
         where = urlsplit(url)
 
-        async def dribble() -> bytes:
+        async def send_slowly() -> bytes:
             reader, writer = await asyncio.open_connection(where.hostname, where.port)
             writer.write(piece)
             try:
                 while not reader.at_eof():
                     if piece:
-                        writer.write(b"x")  # a byte now and then does not make it longer
+                        writer.write(b"x")  # further bytes do not extend the deadline
                     with suppress(TimeoutError):
                         async with asyncio.timeout(0.05):
                             return await reader.read()
@@ -135,7 +135,7 @@ async def test_slow_headers_are_closed_at_the_deadline_and_delay_no_other_client
             return b""
 
         async with asyncio.timeout(PATIENCE), httpx.AsyncClient(base_url=url) as client:
-            slow = [asyncio.create_task(dribble()) for _ in range(50)]
+            slow = [asyncio.create_task(send_slowly()) for _ in range(50)]
             for _ in range(20):
                 assert (await client.get("/health")).status_code == 200
             answers = [await one for one in slow]
@@ -153,7 +153,7 @@ async def test_an_unread_body_after_the_response_does_not_keep_the_connection_op
         writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nx")
         try:
             async with asyncio.timeout(PATIENCE):
-                await reader.readuntil(b'"healthy"')  # nobody has waited for the body
+                await reader.readuntil(b'"healthy"')  # the server has not waited for the body
                 writer.write(rest)
                 await reader.read()
         finally:

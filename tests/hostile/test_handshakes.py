@@ -1,4 +1,4 @@
-"""Sockets that never speak TLS, by the thousand; and a certificate that is renewed while the server runs."""
+"""Thousands of sockets without a TLS handshake, and the renewal of a certificate while the server runs."""
 
 import asyncio
 import os
@@ -40,7 +40,7 @@ serve(echo, host="127.0.0.1", port=0, metrics=True, tls=TLS(certfile={certificat
 
 
 class Authority(test_tls.Authority):
-    """One whose files change."""
+    """An authority whose files can be changed."""
 
     def read(self) -> bytes:
         return Path(self.server[0]).read_bytes()
@@ -63,7 +63,7 @@ async def server(authority: Authority) -> AsyncIterator[tuple[Process, str]]:
 
 
 async def silent_socket(url: str) -> socket.socket:
-    """Somebody who connects and says nothing."""
+    """Return a connected socket that has sent nothing."""
     where = urlsplit(url)
     opened = socket.socket()
     opened.setblocking(False)
@@ -108,7 +108,7 @@ async def test_thousands_of_silent_sockets_do_not_block_a_tls_client(authority: 
         try:
             for number in range(ATTEMPTS):
                 silent.append(await silent_socket(url))
-                if len(silent) > 900:  # files of this process; those that it leaves were let go by the server long ago
+                if len(silent) > 900:  # limits the files of this process; the server has closed the older ones
                     silent.pop(0).close()
                 if number % 500 == 0:
                     async with httpx.AsyncClient(base_url=url, verify=authority.trusting()) as honest:
@@ -116,7 +116,7 @@ async def test_thousands_of_silent_sockets_do_not_block_a_tls_client(authority: 
             figures = (await inside.get("/metrics")).json()
             assert 0 < figures["tls_handshakes"] <= tls.MAX_HANDSHAKES
             assert figures["open_connections"] == 1
-            async with asyncio.timeout(PATIENCE):  # the first of them were let go, and read an end
+            async with asyncio.timeout(PATIENCE):  # the server has closed the oldest
                 assert await asyncio.get_running_loop().sock_recv(silent[0], 1) == b""
         finally:
             for one in silent:
@@ -142,14 +142,14 @@ async def test_a_connection_without_a_tls_handshake_is_closed_in_time(
                     while await loop.sock_recv(one, 100):
                         pass
                 except ConnectionError:
-                    pass  # that is an end as well
+                    pass  # the connection is closed, too
         await until(lambda: traffic.handshakes == 0)
         assert traffic.connections == 0
 
 
 @asynccontextmanager
 async def listening(authority: Authority) -> AsyncIterator[tuple[str, Traffic]]:
-    """The server in this process, on asyncio's own loop; in a process of its own it is uvloop's."""
+    """Serve in this process, on asyncio's event loop. A server in its own process uses uvloop."""
 
     async def echo(text: str) -> str:
         return text
@@ -173,7 +173,7 @@ async def until(holds: Callable[[], bool]) -> None:
         if holds():
             return
         await asyncio.sleep(0.01)
-    raise AssertionError("it never came to that")
+    raise AssertionError("the condition never became true")
 
 
 async def test_a_handshake_above_the_limit_closes_the_oldest_one(
@@ -193,7 +193,7 @@ async def test_a_handshake_above_the_limit_closes_the_oldest_one(
             assert (traffic.handshakes, traffic.connections) == (2, 1)
         for one in silent[2:]:
             with pytest.raises(BlockingIOError):
-                one.recv(1)  # they are still waited for
+                one.recv(1)  # the server still waits for them
         for one in silent:
             one.close()
         await until(lambda: traffic.handshakes == 0)
@@ -227,7 +227,7 @@ async def test_without_file_descriptors_a_handshake_is_closed_and_new_clients_ar
         silent = await silent_socket(url)
         await until(lambda: traffic.handshakes == 1)
         monkeypatch.setattr(loop, "sock_accept", fail_at_times)
-        for _ in range(4):  # the loop waits in the old one once more
+        for _ in range(4):  # the listener is still in one call of the original function
             (await silent_socket(url)).close()
         await until(lambda: not failures)
         async with asyncio.timeout(PATIENCE):
@@ -243,7 +243,7 @@ async def test_without_file_descriptors_a_handshake_is_closed_and_new_clients_ar
 async def test_the_loop_runs_other_work_during_endless_accepts(
     stays: bool, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`sock_accept` returns at once, without a turn of the loop, as long as there is a connection to accept."""
+    """`sock_accept` returns immediately, without yielding to the loop, while there is a connection to accept."""
     accepted: list[socket.socket] = []
 
     async def accept_at_once(listener: socket.socket) -> tuple[socket.socket, str]:
@@ -272,11 +272,11 @@ async def test_the_loop_runs_other_work_during_endless_accepts(
         one.close()
 
 
-# ---- a certificate that is renewed ----------------------------------------------------------------------------------
+# ---- renewal of certificates ----------------------------------------------------------------------------------------
 
 
 async def serial_of(url: str, authority: Authority) -> int:
-    """Of the certificate that the server shows now."""
+    """Return the serial number of the server's present certificate."""
     where = urlsplit(url)
     async with asyncio.timeout(PATIENCE):
         _, writer = await asyncio.open_connection(where.hostname, where.port, ssl=authority.trusting())
@@ -286,7 +286,7 @@ async def serial_of(url: str, authority: Authority) -> int:
 
 
 def renew(authority: Authority) -> None:
-    """As certbot and others do it: new files, put in the place of the old ones."""
+    """Replace the files of the certificate, as certbot and others do."""
     for old, new in zip(authority.server, authority.files("renewed", "127.0.0.1", "localhost"), strict=True):
         os.replace(new, old)
 
@@ -299,7 +299,7 @@ async def test_a_renewed_certificate_is_served_without_a_restart(authority: Auth
             renew(authority)
             await process.says("TLS certificate renewed")
             assert await serial_of(url, authority) != before
-            assert (await inside.get("/health")).status_code == 200  # who is in stays in
+            assert (await inside.get("/health")).status_code == 200  # open connections stay open
 
 
 async def test_unusable_tls_files_keep_the_old_certificate(authority: Authority) -> None:
@@ -328,13 +328,13 @@ def test_tls_files_are_reloaded_only_after_a_change(authority: Authority, tmp_pa
     other = tmp_path / "other.pem"
     shutil.copy(certificate, other)
     link.unlink()
-    link.symlink_to(other)  # as Kubernetes changes what a secret says
+    link.symlink_to(other)  # as Kubernetes updates a mounted secret
     context.reload_if_changed()
     assert context.current is not first
 
 
 def test_the_authorities_of_client_certificates_are_reloaded(authority: Authority, tmp_path: Path) -> None:
-    """One that is taken out of the file is not believed any more: the context is a new one."""
+    """An authority that is removed from the file is no longer trusted, because the context is created again."""
     certificate, key = authority.server
     trusted = tmp_path / "callers.pem"
     shutil.copy(authority.pem, trusted)

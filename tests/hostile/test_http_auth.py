@@ -1,4 +1,4 @@
-"""Tokens that are well signed and oddly shaped, and authenticators that fail: an answer in JSON, and nobody gets in."""
+"""Tokens with a valid signature and invalid claims, and authenticators that fail: requests are rejected in JSON."""
 
 import asyncio
 import base64
@@ -28,7 +28,7 @@ ENDPOINTS = pytest.mark.parametrize("path", ["/", "/message:send"])
 
 
 def sign(claims: str) -> str:
-    """A token whose claims are this text, whatever a library thinks of it."""
+    """Return a token with this text as claims, even if a library would reject it."""
 
     def encode(data: bytes) -> bytes:
         return base64.urlsafe_b64encode(data).rstrip(b"=")
@@ -87,12 +87,12 @@ class Exits:
         sys.exit(0)
 
 
-class NamesHalfACharacter:
+class ReturnsASurrogate:
     def authenticate(self, headers: dict[str, str]) -> Any:
         return Caller(id="\ud800", type="user")
 
 
-class NamesNobody:
+class ReturnsNoCaller:
     def authenticate(self, headers: dict[str, str]) -> Any:
         return object()
 
@@ -104,7 +104,7 @@ class Hangs:
 
 @requirement("FR-AUT-004")
 @ENDPOINTS
-@pytest.mark.parametrize("auth", [Raises(), Exits(), NamesHalfACharacter(), NamesNobody(), Hangs()])
+@pytest.mark.parametrize("auth", [Raises(), Exits(), ReturnsASurrogate(), ReturnsNoCaller(), Hangs()])
 async def test_a_failing_authenticator_rejects_every_request(
     path: str, auth: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,14 +122,14 @@ async def test_a_failing_authenticator_rejects_every_request(
     assert "the authenticator failed" in caplog.text
 
 
-class ExitsAtTheDoor(ScriptedAgent):
+class ExitsInAdmit(ScriptedAgent):
     async def admit(self, call: Any) -> Any:
         sys.exit(0)
 
 
 @ENDPOINTS
 async def test_an_agent_that_exits_in_admit_is_a_json_error(path: str) -> None:
-    app = build(ExitsAtTheDoor(), {"card": CARD})
+    app = build(ExitsInAdmit(), {"card": CARD})
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app=app), base_url="http://agent.example", headers={"A2A-Version": "1.0"}
     ) as http:

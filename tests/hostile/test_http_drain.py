@@ -1,4 +1,4 @@
-"""A server that drains: it still listens, says that it goes, takes nothing new; then it is gone."""
+"""A server that drains: it listens, reports the shutdown and rejects new messages, then exits."""
 
 import signal
 from typing import Any
@@ -37,9 +37,9 @@ async def test_while_draining_new_messages_receive_503() -> None:
             refused = await late.post("/message:send", json=MESSAGE, headers=V1)
             assert refused.status_code == 503
             assert int(refused.headers["retry-after"]) > 0
-            assert (await late.get(f"/tasks/{task.id}", headers=V1)).status_code == 200  # what is there can be read
+            assert (await late.get(f"/tasks/{task.id}", headers=V1)).status_code == 200  # reads still succeed
         process.signal(signal.SIGTERM)
-        assert await process.ends() == 1  # at once, and not as it should be
+        assert await process.ends() == 1  # immediately, and with an error
 
 
 async def test_after_the_drain_delay_the_server_exits_with_0() -> None:

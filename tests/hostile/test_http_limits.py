@@ -1,6 +1,6 @@
-"""Clients that make the server hold bytes: bodies without an end, answers that nobody reads, countless connections.
+"""Clients that make the server hold memory: incomplete bodies, unread answers, countless connections.
 
-The server runs with its default settings in a process of its own, and says itself how much memory it had at most.
+The server runs with its default settings in its own process, and reports its peak memory.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from apcore_a2a import Limits, serve
 
 async def answer(text: str) -> str:
     if text == "memory":
-        status = Path("/proc/self/status").read_text()  # getrusage() would count what our parent had, too
+        status = Path("/proc/self/status").read_text()  # getrusage() would include the memory of the parent process
         return str(int(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1]) // 1024)
     return "x" * int(text)
 
@@ -53,7 +53,7 @@ async def serving(**options: Any) -> AsyncIterator[httpx.AsyncClient]:
 
 @asynccontextmanager
 async def wire(client: httpx.AsyncClient) -> AsyncIterator[Wire]:
-    """A connection to the server that the client calls; gone at the end, whatever there is to read."""
+    """Open a connection to the client's server. It is aborted at the end, even with unread data."""
     reader, writer = await asyncio.open_connection(client.base_url.host, client.base_url.port)
     try:
         yield reader, writer
@@ -80,7 +80,7 @@ def post(path: str, body: bytes) -> bytes:
 
 
 async def until(client: httpx.AsyncClient, name: str, is_right: Callable[[float], bool]) -> float:
-    """Wait until a metric is right; its value."""
+    """Wait until a metric satisfies the condition, and return its value."""
     async with asyncio.timeout(PATIENCE * 4):
         while True:
             figures: dict[str, float] = (await client.get("/metrics")).json()
@@ -95,7 +95,7 @@ async def send_all_but_the_end(client: httpx.AsyncClient, refused: list[bytes]) 
         try:
             refused.append(await reader.readuntil(b"\r\n\r\n"))
         except (ConnectionError, asyncio.IncompleteReadError):
-            refused.append(b"")  # closed while it was writing: it may not have seen the answer
+            refused.append(b"")  # closed during the write, so the answer may not have arrived
 
 
 @NEEDS_PROC
@@ -104,9 +104,9 @@ async def test_incomplete_bodies_hold_at_most_their_limit() -> None:
     refused: list[bytes] = []
     async with serving() as client, asyncio.TaskGroup() as group:
         senders = [group.create_task(send_all_but_the_end(client, refused)) for _ in range(count)]
-        # Until everybody is either refused, or has sent all that it will.
+        # Until each sender is either rejected or has sent all but the last byte.
         held = await until(client, "body_bytes_in_flight", lambda held: held == (BODY - 1) * (count - len(refused)))
-        assert 0 < held <= 128 * MIB  # half of what all may: one caller's share
+        assert 0 < held <= 128 * MIB  # one caller's share is half of the limit
         told = [answer for answer in refused if answer]
         assert told
         for answer in told:
@@ -115,7 +115,7 @@ async def test_incomplete_bodies_hold_at_most_their_limit() -> None:
         async with calling_from("127.0.0.2", client) as other:
             large = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": " " * (BODY // 2) + "1"}]}
             assert (await other.post("/message:send", json={"message": large})).status_code == 200
-        assert await peak_memory(client) < MOST_MEMORY  # and a small message is answered meanwhile
+        assert await peak_memory(client) < MOST_MEMORY  # a small message was answered meanwhile
         for sender in senders:
             sender.cancel()
         await until(client, "body_bytes_in_flight", lambda held: held == 0)
@@ -143,7 +143,7 @@ async def test_unread_answers_hold_at_most_their_limit() -> None:
     count = 40
     async with serving() as client:
         task = await ask(client, str(LARGE))
-        # Over JSON-RPC: each answer has an id of its own, and is a copy.
+        # Over JSON-RPC, each answer has its own id, so it is a copy.
         call = {"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": task["id"]}}
         request = post("/?A2A-Version=1.0", json.dumps(call).encode())
         async with AsyncExitStack() as stack:
@@ -152,13 +152,13 @@ async def test_unread_answers_hold_at_most_their_limit() -> None:
                 reader, writer = await stack.enter_async_context(wire(client))
                 writer.write(request)
                 readers.append(reader)
-            for reader in readers:  # every answer has begun; a few are cut off already
+            for reader in readers:  # every answer has begun, and some connections are already closed
                 with suppress(ConnectionError, asyncio.IncompleteReadError):
                     await reader.readexactly(1)
             left = await until(client, "open_connections", lambda connections: connections < count / 2)
             assert left > 1
             await until(client, "answer_bytes_in_flight", lambda held: 0 < held <= 256 * MIB)
-            # Who reads gets it all, beside those who do not.
+            # A client that reads receives everything, next to clients that do not read.
             whole = await client.get(f"/tasks/{task['id']}")
             assert len(whole.json()["artifacts"][0]["parts"][0]["text"]) == LARGE
             assert await peak_memory(client) < MOST_MEMORY
@@ -167,7 +167,7 @@ async def test_unread_answers_hold_at_most_their_limit() -> None:
 
 async def test_a_connection_too_many_receives_503_and_is_closed() -> None:
     async with serving(limits=Limits(max_connections=3, max_connections_per_address=3)) as client:
-        assert (await client.get("/health")).status_code == 200  # its connection stays open
+        assert (await client.get("/health")).status_code == 200  # this connection stays open
         async with wire(client), wire(client), wire(client) as (reader, _):
             async with asyncio.timeout(PATIENCE):
                 answer = await reader.read()
@@ -177,13 +177,13 @@ async def test_a_connection_too_many_receives_503_and_is_closed() -> None:
             full = OverloadedError("The agent is at its limit of connections; try again later")
             assert json.loads(body) == json.loads(v1.encode_rest_error(full, 503))
         await until(client, "open_connections", lambda connections: connections == 1)
-        async with wire(client) as (reader, writer), asyncio.timeout(PATIENCE):  # there is room again
+        async with wire(client) as (reader, writer), asyncio.timeout(PATIENCE):  # a connection is free again
             writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
 
 
 def calling_from(host: str, client: httpx.AsyncClient) -> httpx.AsyncClient:
-    """A client of the same server at another address of this machine."""
+    """Return a client of the same server with another address of this machine."""
     network = httpx.AsyncHTTPTransport(local_address=host)
     return httpx.AsyncClient(base_url=client.base_url, headers=V1, timeout=PATIENCE * 4, transport=network)
 
@@ -191,7 +191,7 @@ def calling_from(host: str, client: httpx.AsyncClient) -> httpx.AsyncClient:
 @NEEDS_LOOPBACK
 async def test_one_address_cannot_take_all_connections() -> None:
     async with serving(limits=Limits(max_connections=4)) as client, calling_from("127.0.0.2", client) as other:
-        assert (await client.get("/health")).status_code == 200  # its connection stays open
+        assert (await client.get("/health")).status_code == 200  # this connection stays open
         async with wire(client), wire(client) as (reader, _):
             async with asyncio.timeout(PATIENCE):
                 answer = await reader.read()
@@ -202,7 +202,7 @@ async def test_one_address_cannot_take_all_connections() -> None:
             assert json.loads(body) == json.loads(v1.encode_rest_error(full, 503))
             assert (await other.get("/health")).status_code == 200
         await until(client, "open_connections", lambda connections: connections == 2)
-        async with wire(client) as (reader, writer), asyncio.timeout(PATIENCE):  # there is room again
+        async with wire(client) as (reader, writer), asyncio.timeout(PATIENCE):  # a connection is free again
             writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
 
@@ -234,7 +234,7 @@ async def test_the_longest_block_of_the_event_loop_is_a_metric() -> None:
         url = (await process.says(r"running on (http://[\d.:]+)"))[1]
         async with httpx.AsyncClient(base_url=url, headers=V1) as client:
             await ask(client, "hello")
-            await until(client, "loop_lag_seconds_max", lambda lag: lag > 0.3)  # of the 0.5, some came before the timer
+            await until(client, "loop_lag_seconds_max", lambda lag: lag > 0.3)  # of 0.5 s, some passed before the timer
             await until(client, "loop_lag_seconds_max_last_minute", lambda lag: lag > 0.3)
             text = (await client.get("/metrics", headers={"Accept": "text/plain"})).text
             for name in ("loop_lag_seconds_max", "open_connections", "body_bytes_in_flight", "answer_bytes_in_flight"):

@@ -1,4 +1,4 @@
-"""A server that cannot start says why in one line and ends with 2; one that runs is ended by a signal alone."""
+"""A server that cannot start prints one line with the reason and exits with 2. A signal ends a running server."""
 
 import os
 import signal
@@ -35,12 +35,12 @@ def arguments(*, port: int = 0, store: str = "memory://", as_command: bool) -> l
 
 
 def reason(process: Process) -> str:
-    """The line that says why; there is one, and nothing that looks like a start."""
+    """Return the line with the reason. Asserts that it is the only one, and that nothing looks like a start."""
     lines = [line for line in process.said.splitlines() if line.lower().startswith("error")]
     assert len(lines) == 1, process.said
     assert "Traceback" not in process.said
     assert "running on" not in process.said
-    assert "agent-card.json" not in process.said  # of the banner
+    assert "agent-card.json" not in process.said  # part of the banner
     return lines[0]
 
 
@@ -59,7 +59,7 @@ async def test_a_port_in_use_is_an_error_with_a_remedy(taken: int, as_command: b
     said = reason(process)
     assert f"127.0.0.1:{taken}" in said
     assert "--port" in said
-    assert os.listdir(tmp_path) == []  # the store was left alone
+    assert os.listdir(tmp_path) == []  # the store was not opened
 
 
 @requirement("FR-CMD-002")
@@ -84,7 +84,7 @@ async def test_a_store_that_cannot_be_opened_is_an_error_with_a_remedy(
 ) -> None:
     (tmp_path / "directory").mkdir()
     (tmp_path / "text.db").write_text("Dear diary, this is no database, however long I make it. " * 100)
-    # The store's line may be long: it must not be cut where the reason stands.
+    # The store's line may be long. It must not be truncated before the reason.
     store = f"sqlite:///{tmp_path}/{file}"
     async with running(*arguments(store=store, as_command=as_command)) as process:
         assert await process.ends() == 2
@@ -128,7 +128,7 @@ async def echo(text: str) -> str:
 
 serve(echo, host="127.0.0.1", port=0)
 """
-PLAIN_ASYNCIO = "import sys; sys.modules['uvloop'] = None\n"  # as where uvloop is not installed
+PLAIN_ASYNCIO = "import sys; sys.modules['uvloop'] = None\n"  # as if uvloop were not installed
 
 
 @requirement("NFR-REL-001")

@@ -1,6 +1,6 @@
-"""Forged, twisted and mistaken tokens at the door of an agent: 401, one answer for them all, and nobody gets in.
+"""Forged, modified and wrong tokens: each is rejected with the same 401 response.
 
-docs/security.md lists the guards, and which of these cases fail when one is taken away.
+docs/security.md lists the guards, and which of these cases fail when a guard is removed.
 """
 
 import base64
@@ -32,7 +32,7 @@ OLD_RSA = RSAKey.generate_key(2048, parameters={"kid": "old"})
 EC = ECKey.generate_key("P-256", parameters={"kid": "ec"})
 ED = OKPKey.generate_key("Ed25519", parameters={"kid": "ed"})
 MINE_EC = ECKey.generate_key("P-256", parameters={"kid": "mine"})
-MINE = RSAKey.generate_key(2048, parameters={"kid": "rsa"})  # an attacker's, under the name of the real one
+MINE = RSAKey.generate_key(2048, parameters={"kid": "rsa"})  # the attacker's key, with the kid of the real one
 KEYS: dict[str, Any] = {
     "keys": [
         RSA.as_dict(private=False),
@@ -53,7 +53,7 @@ def part(value: Any) -> str:
 
 
 def sign(header: Any, claims: Any = CLAIMS, *, key: Any = RSA) -> str:
-    """A token with this header, whatever a library thinks of it, and a signature that fits."""
+    """Return a token with this header, even if a library would reject it, and a matching signature."""
     body = f"{part(header)}.{part(claims)}"
     alg = header.get("alg") if isinstance(header, dict) else "RS256"
     algorithm = jws.JWSRegistry.algorithms[
@@ -87,7 +87,7 @@ MINE_JWK = MINE_EC.as_dict(private=False)
 HALF = f'{{"sub":"ada","iss":"{ISSUER}","aud":"agents","exp":{NOW + 3600},'
 
 FORGED = {
-    # No signature, or none that counts.
+    # No signature, or an invalid one.
     "alg none": unsigned({"alg": "none"}),
     "alg none with a kid": unsigned({"alg": "none", "kid": "rsa"}),
     "alg None": unsigned({"alg": "None", "kid": "rsa"}),
@@ -114,7 +114,7 @@ FORGED = {
     "a bit of the header": twist(lambda token: token.replace(part(RS), part({**RS, "typ": "JWT"}))),
     "an ECDSA signature of zeros": unsigned({"alg": "ES256", "kid": "ec"}, b64(bytes(64))),
     "an Ed25519 signature of zeros": unsigned({"alg": "Ed25519", "kid": "ed"}, b64(bytes(64))),
-    # Another key, or another use of the right one.
+    # Another key, or another use of the right key.
     "HS256 with the public key as PEM": hmac_with(PEM, {"alg": "HS256", "kid": "rsa"}),
     "HS256 with the PEM without its last line end": hmac_with(PEM.strip(), {"alg": "HS256", "kid": "rsa"}),
     "HS256 with the public key as JWK": hmac_with(json.dumps(KEYS["keys"][0]).encode(), {"alg": "HS256", "kid": "rsa"}),
@@ -129,7 +129,7 @@ FORGED = {
     "an RSA key for an EC kid": sign({"alg": "RS256", "kid": "ec"}, key=RSA),
     "an RSA algorithm that the key does not name": sign({"alg": "PS256", "kid": "old"}, key=OLD_RSA),
     "two keys fit and no kid": sign({"alg": "RS256"}, key=OLD_RSA),
-    # The name of a key as a path, a query, a trap.
+    # The kid as a path, a query, a command.
     "kid is a path": sign({"alg": "RS256", "kid": "../../../../dev/null"}),
     "kid is a file": sign({"alg": "RS256", "kid": "file:///etc/passwd"}),
     "kid is SQL": sign({"alg": "RS256", "kid": "x' UNION SELECT 'key"}),
@@ -142,7 +142,7 @@ FORGED = {
     "kid is an object": sign({"alg": "RS256", "kid": {"rsa": 1}}),
     "kid in another case": sign({"alg": "RS256", "kid": "RSA"}),
     "kid with a null byte": sign({"alg": "RS256", "kid": "rsa\0"}),
-    # A key, or the address of one, in the token itself.
+    # A key, or the URL of a key, in the token itself.
     "jwk": sign({"alg": "ES256", "kid": "mine", "jwk": MINE_JWK}, key=MINE_EC),
     "jwk under a known kid": sign({"alg": "ES256", "kid": "ec", "jwk": MINE_JWK}, key=MINE_EC),
     "jwk without a kid": sign({"alg": "ES256", "jwk": MINE_JWK}, key=MINE_EC),
@@ -151,18 +151,18 @@ FORGED = {
     "x5u": sign({**RS, "x5u": EVIL}, key=MINE),
     "x5c": sign({**RS, "x5c": ["MIIB"]}, key=MINE),
     "x5t": sign({**RS, "x5t": "AAAA"}, key=MINE),
-    # Headers that must be understood, and were not.
+    # Critical headers that are not understood.
     "crit": sign({**RS, "crit": ["exp"], "exp": 1}),
     "crit of an unknown extension": sign({**RS, "crit": ["http://evil/x"], "http://evil/x": 1}),
     "crit is empty": sign({**RS, "crit": []}),
     "crit is a text": sign({**RS, "crit": "b64"}),
     "crit names what is not there": sign({**RS, "crit": ["b64"]}),
-    # Signed by the issuer for something else.
+    # Signed by the issuer for another purpose.
     "typ of a logout": sign({**RS, "typ": "logout+jwt"}),
     "typ of a proof": sign({**RS, "typ": "dpop+jwt"}),
     "typ of an event": sign({**RS, "typ": "secevent+jwt"}),
     "typ is a list": sign({**RS, "typ": ["JWT"]}),
-    # What time and whom it is for.
+    # Times and audience.
     "expired": good(exp=NOW - 3600),
     "expired at the beginning of time": good(exp=0),
     "expired before that": good(exp=-1),
@@ -190,7 +190,7 @@ FORGED = {
     "other audiences": good(aud=["others", "agent"]),
     "the audience in an object": good(aud={"agents": 1}),
     "the audience is true": good(aud=True),
-    # Who it names.
+    # The subject, its type and its roles.
     "no subject": good(sub=None),
     "an empty subject": good(sub=""),
     "the subject is true": good(sub=True),
@@ -209,7 +209,7 @@ FORGED = {
     "the scopes are an object": good(scope={"read": 1}),
     "the scopes are a number": good(scp=7),
     "half a character": sign(RS, (HALF + '"name":"\\ud800"}').encode()),
-    # What is no token at all.
+    # Malformed tokens.
     "claims are a list": sign(RS, b"[]"),
     "claims are a text": sign(RS, b'"ada"'),
     "claims are null": sign(RS, b"null"),
@@ -272,7 +272,7 @@ async def test_a_forged_token_is_rejected_without_a_reason(
     nonsense = await show(http, "Bearer nonsense")
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"] == 'Bearer error="invalid_token"'
-    assert answer.content == nonsense.content  # the same for them all: it does not say what was wrong
+    assert answer.content == nonsense.content  # the same response for all tokens, which does not reveal the reason
     assert len(agent.calls) == before
 
 
@@ -282,7 +282,7 @@ GOOD = {
     "several audiences": good(aud=["others", "agents"]),
     "an expiry with a fraction": good(exp=NOW + 3600.5),
     "an access token by its type": sign({**RS, "typ": "at+jwt"}),
-    "a header that nobody knows": sign({**RS, "nonce": "x"}),
+    "an unknown header": sign({**RS, "nonce": "x"}),
     "an EC key": sign({"alg": "ES256", "kid": "ec"}, key=EC),
     "an EC key that alone fits": sign({"alg": "ES256"}, key=EC),
     "an Ed25519 key": sign({"alg": "Ed25519", "kid": "ed"}, key=ED),
@@ -294,7 +294,7 @@ GOOD = {
 
 @pytest.mark.parametrize("token", GOOD.values(), ids=GOOD)
 async def test_a_token_of_the_issuer_is_accepted(http: httpx.AsyncClient, token: str) -> None:
-    for _ in range(2):  # the second time it is remembered
+    for _ in range(2):  # the second time it is in the cache
         assert (await show(http, f"Bearer {token}")).status_code == 200
 
 
@@ -344,7 +344,7 @@ async def test_two_authorization_headers_are_rejected(http: httpx.AsyncClient) -
 # ---- keys that an operator configures --------------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore")  # of joserfc's, about short keys
+@pytest.mark.filterwarnings("ignore")  # warnings of joserfc about short keys
 @pytest.mark.parametrize(
     ("key", "said"),
     [

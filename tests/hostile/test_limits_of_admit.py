@@ -1,4 +1,4 @@
-"""An agent whose `admit` tries to end more than its answer: the client gets an error it can read, the server stays."""
+"""An agent whose `admit` raises SystemExit and the like: the client receives an error, and the server keeps running."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ from tests.interaction.serving import serving
 
 
 class Exits(ScriptedAgent):
-    """Raises the first time that it is asked."""
+    """An agent whose `admit` raises at the first call."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(default=(COMPLETED,))
@@ -39,7 +39,7 @@ async def test_an_admit_that_exits_is_an_internal_error_with_a_reference(
         assert failed.headers["content-type"] == "application/json"
         (logged,) = [record for record in caplog.records if record.levelno == logging.ERROR]
         assert "Internal error" in failed.text
-        if "1.0" in way:  # 0.3 has no place for it
+        if "1.0" in way:  # 0.3 has no field for it
             assert logged.__dict__["reference"] in failed.text
         again = await client.post(path, json=call, headers=headers)
         assert "TASK_STATE_COMPLETED" in again.text or '"completed"' in again.text

@@ -1,4 +1,4 @@
-"""Requests that are small on the wire and large once decoded, against a server in a process of its own."""
+"""Requests that are small on the wire and large when decoded, against a server in its own process."""
 
 import json
 import re
@@ -10,7 +10,7 @@ import pytest
 
 from tests.processes import Process, running
 
-# Says at its end how much memory it has ever had, beyond what it had at the start.
+# Prints at its exit its peak memory, minus the memory at its start.
 SERVER = """
 import resource, sys
 from apcore_a2a import Limits, serve
@@ -49,7 +49,7 @@ WAYS = {
 
 
 def heavy(call: dict[str, Any]) -> bytes:
-    """The call with ten megabytes of empty objects in the metadata of its message."""
+    """Return a call with ten megabytes of empty objects in the metadata of its message."""
     body = json.dumps(call, separators=(",", ":")).encode()
     metadata = b'"metadata":{"x":[' + b"{}," * 3_400_000 + b"{}]},"
     return body.replace(b'"messageId"', metadata + b'"messageId"', 1)
@@ -77,7 +77,7 @@ async def test_ten_megabytes_of_empty_objects_are_rejected_before_they_use_memor
         await process.ends()
     peak = re.search(r"peak: (\d+) MB", process.said)
     assert peak is not None
-    assert int(peak[1]) < 100  # the body and what is cut out of it; decoded it would be 230 more
+    assert int(peak[1]) < 100  # the body and its slices; decoded objects would take 230 MB more
 
 
 @pytest.mark.parametrize("way", WAYS)

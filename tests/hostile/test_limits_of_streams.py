@@ -1,4 +1,4 @@
-"""One client that opens streams without end, against a server in a process of its own."""
+"""One client that opens streams without end, against a server in its own process."""
 
 import json
 from contextlib import AsyncExitStack

@@ -1,4 +1,4 @@
-"""What clients write and a server logs or says back: cut, without control characters, and never a line of its own."""
+"""Text from clients in logs and errors: truncated, without control characters, and never on a separate line."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from tests.requirements import requirement
 
 HOSTILE = "begin\r\n12:00:00 info forged\x1b[31m red\x00\x07\x85\u2028\u202e {0} %s {record} end"
 LONG = HOSTILE + "x" * 3000
-# What is left out: the control characters of ASCII but tab and line feed, and what changes lines and directions.
+# Removed: ASCII control characters except tab and line feed, and characters that change lines and directions.
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u202e]")
 FAILS = """
 from typing import Any
@@ -27,7 +27,7 @@ class Text(BaseModel):
     text: str
 
 class Fails:
-    description = "Fails with what it was told"
+    description = "Fails with its input"
     input_schema = Text
     output_schema = Text
 
@@ -62,7 +62,7 @@ async def test_text_from_clients_is_truncated_and_sanitized_in_the_log(tmp_path:
     async with failing(tmp_path, "--log-format", style) as (process, client):
         answer = (await client.post("/", json=send(LONG))).json()
         assert answer["result"]["status"]["state"] == "failed"
-    assert "begin" in process.said  # the module's exception is in the log, and with it what the client wrote
+    assert "begin" in process.said  # the module's exception is in the log, and contains the client's text
     assert not [line for line in process.said.split("\n") if CONTROL.search(line)]
     assert "x" * 1001 not in process.said
     if style == "text":

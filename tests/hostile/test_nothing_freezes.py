@@ -1,7 +1,7 @@
-"""Every kind of attack of this folder on one server at a time: it answers, it stays small, and its loop keeps turning.
+"""The attacks of this folder, one at a time: the server responds, its memory stays small, its event loop responsive.
 
-The figure is the server's own: the longest time in which its event loop did not turn, on the processor, so that what
-else this machine does is not counted (`loop_lag_cpu_seconds_max` of /metrics).
+The server itself measures the longest block of its event loop, in CPU time, so that the load of other processes does
+not count (`loop_lag_cpu_seconds_max` of /metrics).
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from tests.hostile.test_readers import LIMIT, MEGABYTE, SERVER, large_task, peak
 from tests.processes import PATIENCE, Process, running
 
 Attack = Callable[[str], Awaitable[None]]
-BLOCKED: Final = 0.25  # seconds; what nobody should have to wait for somebody else's request
+BLOCKED: Final = 0.25  # seconds for which one request may delay others
 EMPTY_OBJECTS = b"[" + b",".join([b"{}"] * 3_000_000) + b"]"
 
 
@@ -41,7 +41,7 @@ async def post(url: str, body: bytes) -> httpx.Response:
 
 
 async def many_values(url: str) -> None:
-    """Ten megabytes that would be a quarter of a gigabyte of objects."""
+    """Send ten megabytes that would be a quarter of a gigabyte of objects when decoded."""
     for _ in range(5):
         answer = await post(url, message(b'{"x":' + EMPTY_OBJECTS + b"}"))
         assert "error" in answer.json()
@@ -53,7 +53,7 @@ async def deep_nesting(url: str) -> None:
 
 
 async def large_messages(url: str) -> None:
-    """What ordinary people may send: nine megabytes of text, ten times, and a list of all of it."""
+    """Send permitted messages: nine megabytes of text, ten times, and a listing of all of it."""
     text = "count 1 " + "x" * (9 * MEGABYTE)
     for _ in range(10):
         assert (await post(url, message(text=text))).status_code == 200
@@ -73,7 +73,7 @@ async def dead_readers(url: str) -> None:
 
 
 async def unfinished_bodies(url: str) -> None:
-    """Bodies that lack their last byte."""
+    """Send bodies without their last byte."""
     port = int(url.rpartition(":")[2])
     writers: list[asyncio.StreamWriter] = []
     for _ in range(40):
@@ -100,7 +100,7 @@ async def test_the_event_loop_and_memory_stay_within_limits(attack: Attack) -> N
         done = asyncio.Event()
 
         async def probe() -> int:
-            """Somebody who asks how the server is, all the time."""
+            """Request /health all the time, and return the number of responses."""
             answers = 0
             async with httpx.AsyncClient(timeout=PATIENCE) as client:
                 while not done.is_set():

@@ -1,4 +1,4 @@
-"""What breaks inside stays inside: no answer on the socket says where, in which file, or with what it broke."""
+"""Internal errors: no response on the socket reveals the place, the file or the text of the error."""
 
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -29,8 +29,8 @@ class Breaks(Add):
         fail()
 
 
-class LyingStore(InMemoryTaskStore):
-    """Cannot be read, and says too much about it."""
+class UnreadableStore(InMemoryTaskStore):
+    """A store whose reads fail with an error text that must not leak."""
 
     async def load(self, task_id: str, owner: str) -> NoReturn:
         fail()
@@ -39,12 +39,12 @@ class LyingStore(InMemoryTaskStore):
         fail()
 
 
-class Unwritable(InMemoryTaskStore):
+class UnwritableStore(InMemoryTaskStore):
     async def create(self, change: Any, *, key: str = "") -> NoReturn:
         fail()
 
 
-class Doorkeeper:
+class FailingAuthenticator:
     def authenticate(self, headers: Mapping[str, str]) -> Caller | None:
         fail()
 
@@ -58,7 +58,7 @@ class Interceptor:
 
 
 async def ask_everything(client: httpx.AsyncClient) -> list[httpx.Response]:
-    """Every operation in each version and binding, and what is no operation at all."""
+    """Call every operation in each version and binding, and some that do not exist."""
     old = {
         "message": {
             "kind": "message",
@@ -101,9 +101,9 @@ async def ask_everything(client: httpx.AsyncClient) -> list[httpx.Response]:
 
 BROKEN: dict[str, tuple[Any, dict[str, Any]]] = {
     "module": (Breaks(), {}),
-    "reading": (Add(), {"task_store": LyingStore()}),
-    "writing": (Add(), {"task_store": Unwritable()}),
-    "authenticator": (Add(), {"auth": Doorkeeper()}),
+    "reading": (Add(), {"task_store": UnreadableStore()}),
+    "writing": (Add(), {"task_store": UnwritableStore()}),
+    "authenticator": (Add(), {"auth": FailingAuthenticator()}),
     "interceptor": (Add(), {"interceptors": (Interceptor(),)}),
 }
 
@@ -113,14 +113,14 @@ BROKEN: dict[str, tuple[Any, dict[str, Any]]] = {
 async def test_no_answer_reveals_an_internal_error(broken: str) -> None:
     module, options = BROKEN[broken]
     async with AsyncExitStack() as stack:
-        # Any: `serving` is written for agents, and the application takes whatever `serve` takes.
+        # Any: `serving` is typed for agents, but the application accepts whatever `serve` does.
         served: Any = registry(math__add=module)
         no_card: Any = None
         url = await stack.enter_async_context(serving(served, card=no_card, **options))
         client = await stack.enter_async_context(httpx.AsyncClient(base_url=url))
         answers = await ask_everything(client)
     failed = [answer for answer in answers if "nternal" in answer.text or answer.status_code >= 500]
-    assert failed, "nothing broke, so nothing was proved"
+    assert failed, "there was no internal error: the test proves nothing"
     for answer in answers:
         said = answer.text + str(answer.headers)
         assert [word for word in INSIDE if word in said] == [], said

@@ -1,4 +1,4 @@
-"""Readers that read nothing: of a large task, of a long replay, in a crowd. Nobody notices, and memory stays small."""
+"""Many subscribers of a large task or a long replay that read nothing: other clients are served, memory stays small."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ from tests.processes import PATIENCE, Process, running
 
 AT_ONCE = SendConfiguration(return_immediately=True)
 MEGABYTE = 1024 * 1024
-LIMIT = 600 * MEGABYTE  # of resident memory, whatever is done here
+LIMIT = 600 * MEGABYTE  # bytes of resident memory, in each test
 
 # "hold 60" makes an artifact of 60 MB and waits; "count 5" makes five events and ends.
 SERVER = """
@@ -43,7 +43,7 @@ async def server(*arguments: str) -> AsyncIterator[tuple[Process, A2AClient, int
 
 
 def peak_memory(process: Process) -> int:
-    """The most that the process has had in memory at any time, in bytes."""
+    """Return the peak memory of the process in bytes."""
     status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii")
     match = re.search(r"VmHWM:\s+(\d+) kB", status)
     assert match is not None
@@ -51,7 +51,7 @@ def peak_memory(process: Process) -> int:
 
 
 async def subscribe(port: int, task_id: str, version: str, last: int | None = None) -> asyncio.StreamWriter:
-    """A subscriber who sends a request and then reads nothing."""
+    """Open a subscription that sends a request and then reads nothing."""
     method = "SubscribeToTask" if version == "1.0" else "tasks/resubscribe"
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": {"id": task_id}})
     lines = [
@@ -67,12 +67,12 @@ async def subscribe(port: int, task_id: str, version: str, last: int | None = No
     writer.write("\r\n".join([*lines, "", body]).encode())
     await writer.drain()
     async with asyncio.timeout(PATIENCE):
-        await reader.readline()  # the status: the server has begun to answer
+        await reader.readline()  # the status line: the response has begun
     return writer
 
 
 async def large_task(client: A2AClient, text: str, size: int) -> Task:
-    """A running task whose artifact has grown to that size."""
+    """Return a running task whose artifact has grown to that size."""
     task = await client.send_message(text, configuration=AT_ONCE)
     assert isinstance(task, Task)
     async with asyncio.timeout(PATIENCE):

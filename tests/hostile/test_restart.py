@@ -1,4 +1,4 @@
-"""What a killed process leaves: what it acknowledged, and agents that need what the start-up hooks make."""
+"""A restart after kill -9: acknowledged messages, and agents that need a resource from a start-up hook."""
 
 import asyncio
 import signal
@@ -13,7 +13,7 @@ from tests.processes import PATIENCE, Process, running
 
 AT_ONCE = SendConfiguration(return_immediately=True)
 
-# The agent waits for a file, says what it finds in a pool that only a hook makes, and then asks; "end" ends its task.
+# The agent waits for a file, outputs the content of a pool that a hook creates, and then asks. "end" ends its task.
 SERVER = """
 import asyncio, sys
 from pathlib import Path
@@ -49,7 +49,7 @@ async def server(folder: Path) -> AsyncIterator[tuple[Process, A2AClient]]:
 
 
 async def rest(client: A2AClient, task_id: str, messages: int) -> Task:
-    """The task, when it has come to rest with so many of the user's messages in it."""
+    """Return the task when it is at rest with so many messages of the user."""
     async with asyncio.timeout(PATIENCE):
         while True:
             task = await client.get_task(task_id)

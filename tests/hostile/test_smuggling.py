@@ -1,7 +1,7 @@
-"""Requests whose end is a matter of opinion, on a raw socket: refused, and not one byte after them is read as another.
+"""Ambiguous requests on a raw socket: rejected, and no byte after them is read as another request.
 
-Each case holds a second request. If it were answered, whoever stands before us (a proxy, a filter) and we would have
-seen two different requests: that is request smuggling.
+Each case contains a second request. If it were answered, a proxy or filter in front of the server and the server would
+have seen two different requests, which is request smuggling.
 """
 
 import asyncio
@@ -97,7 +97,7 @@ async def url() -> AsyncIterator[str]:
 
 
 async def said(url: str, request: bytes) -> bytes:
-    """All that the server says to these bytes until it hangs up."""
+    """Return the response to these bytes, until the server closes the connection."""
     where = urlsplit(url)
     reader, writer = await asyncio.open_connection(where.hostname, where.port)
     try:
@@ -119,7 +119,7 @@ async def test_an_ambiguous_request_is_rejected_and_nothing_after_it_is_read(url
     assert b"healthy" not in answer
 
 
-# ---- an offer to change the protocol, as Java's HttpClient makes with each request --------------------------------
+# ---- requests with an upgrade header, as Java's HttpClient sends them ---------------------------------------------
 
 OFFERED = {b"h2c": b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAA\r\n"}
 OFFERED[b"websocket"] = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
@@ -173,13 +173,13 @@ async def test_nothing_is_read_after_the_last_request_with_an_upgrade_header(url
     assert b"Task not found: x" in answer
 
 
-# ---- what is right ---------------------------------------------------------------------------------------------------
+# ---- valid requests --------------------------------------------------------------------------------------------------
 
 
 async def test_a_valid_request_and_the_next_one_are_answered(url: str) -> None:
     for request in (
         post(b"Content-Length: " + SIZE),
-        post(CHUNKED, body=b"%x;a=b\r\n%b\r\n%b" % (len(CALL), CALL, END)),  # with an extension, which is legal
+        post(CHUNKED, body=b"%x;a=b\r\n%b\r\n%b" % (len(CALL), CALL, END)),  # with a chunk extension, which is valid
         b"\r\n" + post(b"Content-Length: " + SIZE),  # RFC 9112 §2.2
     ):
         assert statuses(await said(url, request)) == [200, 200]
@@ -197,7 +197,7 @@ async def test_nothing_is_read_after_the_last_request(url: str) -> None:
     last = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     answer = await said(url, last + HIDDEN)
     assert statuses(answer) == [200]
-    # RFC 9112 §6.1: chunks in HTTP/1.0 are faulty, so that request is the last one; nor does HTTP/2 look like this.
+    # RFC 9112 §6.1: chunks in HTTP/1.0 are faulty, so that request is the last one. HTTP/2 has another format.
     for version in (b"1.0", b"2.0"):
         assert b"healthy" not in await said(url, post(CHUNKED, body=END, version=version))
 

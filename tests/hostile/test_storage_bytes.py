@@ -1,4 +1,4 @@
-"""Large tasks against the memory of a running server: what is kept, and what one listing gets, is bounded in bytes."""
+"""Large tasks and the memory of a running server: stored tasks and each page of a listing are limited in bytes."""
 
 import json
 from typing import Any
@@ -19,8 +19,8 @@ async def count(text: str) -> str:
 serve(count, host="127.0.0.1", port=0)
 """
 LARGE = 5_000_000
-SENDS = 40  # 200 MB: more than one owner may keep
-AROUND = 2_000  # bytes of JSON around one such text
+SENDS = 40  # 200 MB: more than one owner's limit
+AROUND = 2_000  # bytes of JSON in addition to one text
 
 
 async def test_large_messages_are_stored_within_limits_and_listed_in_pages() -> None:
@@ -46,7 +46,7 @@ async def send(http: httpx.AsyncClient) -> str:
 
 
 async def list_all(http: httpx.AsyncClient) -> list[str]:
-    """The ids of all tasks, in the order of the listing, from pages none of which is too large."""
+    """Return the ids of all tasks in the order of the listing. Asserts that no page is too large."""
     shown: list[str] = []
     token = ""
     while True:

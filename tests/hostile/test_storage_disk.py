@@ -1,4 +1,4 @@
-"""A disk that is nearly full, and a file with a damaged page, under a running server: health and the log tell."""
+"""A nearly full disk, and a file with a damaged page, under a running server: health check and log report them."""
 
 import sqlite3
 import subprocess
@@ -15,7 +15,7 @@ DAMAGED = "task store unhealthy: the file of the task store is damaged"
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of two megabytes."""
+    """Mount a disk of two megabytes."""
     path = tmp_path / "disk"
     path.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", path], capture_output=True, check=False)
@@ -37,7 +37,7 @@ async def test_health_reports_a_nearly_full_disk_even_if_small_writes_succeed(sm
         assert await server.health() == 503
         enlarge(small_disk)
         await server.process.says("task store unhealthy")
-        while await server.health() == 503:  # the next probe finds that there is room
+        while await server.health() == 503:  # until the next probe succeeds
             pass
         assert await server.status_of_send("x" * 2_000_000) == 200
         await server.stop()
@@ -45,7 +45,7 @@ async def test_health_reports_a_nearly_full_disk_even_if_small_writes_succeed(sm
 
 
 def damage(path: Path, table: str) -> None:
-    """Overwrite the first page of a table in a file that nobody has open."""
+    """Overwrite the first page of a table in a file that is not open."""
     database = sqlite3.connect(path)
     (page,) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()
     (size,) = database.execute("PRAGMA page_size").fetchone()

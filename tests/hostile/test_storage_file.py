@@ -1,4 +1,4 @@
-"""The file of the SQLite store, taken away from a running server: removed, moved, replaced, or shared with another."""
+"""The file of the SQLite store under a running server: removed, moved, replaced, or opened by another server."""
 
 import asyncio
 import os
@@ -37,7 +37,7 @@ def move_directory(path: Path) -> None:
 
 def make_unreachable(path: Path) -> None:
     path.rename(path.with_name("moved.db"))
-    path.symlink_to(path)  # to ask for it is an error of its own
+    path.symlink_to(path)  # opening it is another kind of error
 
 
 def remove_log(path: Path) -> None:
@@ -66,7 +66,7 @@ async def test_the_health_check_notices_that_the_file_is_gone(tmp_path: Path, ta
         assert await server.health() == 200
         take_away(path)
         async with asyncio.timeout(PATIENCE):
-            while await server.health() == 200:  # the store is asked once a second
+            while await server.health() == 200:  # the server checks its store once a second
                 pass
         assert await server.health() == 503
         assert await server.status_of_listing() == 503
@@ -134,7 +134,7 @@ def remove_what_sqlite_does_not_know(folder: Path) -> None:
 
 async def test_removing_files_does_not_admit_a_second_server(tmp_path: Path) -> None:
     path = tmp_path / "tasks.db"
-    (tmp_path / "tasks.db.lock").touch()  # as an earlier version has left it
+    (tmp_path / "tasks.db.lock").touch()  # as left by an earlier version
     async with serving(path) as server:
         task = await server.send("wait", configuration=AT_ONCE)
         remove_what_sqlite_does_not_know(tmp_path)
@@ -184,7 +184,7 @@ async def test_a_forked_child_does_not_keep_the_lock_of_a_dead_parent(tmp_path: 
             process.signal(signal.SIGKILL)
             async with serving(path) as server:
                 assert await server.health() == 200
-                os.kill(child, 0)  # it is still there
+                os.kill(child, 0)  # raises if the child has exited
                 await server.stop()
         finally:
             os.kill(child, signal.SIGKILL)

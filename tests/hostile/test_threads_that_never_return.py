@@ -1,4 +1,4 @@
-"""Blocking functions that never return: they are counted, replaced up to a bound, and then messages are refused."""
+"""Blocking functions that never return: counted, replaced up to a limit, and then messages are rejected."""
 
 import signal
 from typing import Any
@@ -8,7 +8,7 @@ import httpx
 from apcore_a2a.http.health import NO_THREADS
 from tests.processes import Process, running
 
-# Waits for ever when it is told to, or until the process gets SIGUSR1.
+# On request, blocks until the process receives SIGUSR1.
 SERVER = """
 import itertools, signal, sys, threading
 from apcore_a2a import serve
@@ -40,7 +40,7 @@ class User:
         return await self.client.post("/message:send", json=request, headers=V1)
 
     async def get_stuck(self, count: int) -> None:
-        """Begin so many calls that never return, and cancel them."""
+        """Start so many calls that never return, and cancel them."""
         for _ in range(count):
             begun = (await self.send("wait", at_once=True)).json()["task"]
             self.waiting += 1
@@ -65,9 +65,9 @@ async def test_functions_that_never_return_are_replaced_up_to_a_limit() -> None:
     async with running("-c", SERVER) as process, httpx.AsyncClient(base_url=await address(process)) as client:
         user = User(client, process)
         await user.get_stuck(64)
-        assert "answered hello" in (await user.send("hello")).text  # as many as may run at once are stuck
+        assert "answered hello" in (await user.send("hello")).text  # as many as may run concurrently are stuck
         await user.get_stuck(63)
-        assert "answered hello" in (await user.send("hello")).text  # on the last one that is left
+        assert "answered hello" in (await user.send("hello")).text  # on the last free thread
         assert (await user.metrics())["abandoned_runs"] == 127
         await user.get_stuck(1)
         assert "every thread is held by a function that does not return" not in process.said
@@ -83,13 +83,13 @@ async def test_functions_that_never_return_are_replaced_up_to_a_limit() -> None:
             assert refused.headers["retry-after"] == "30"
             assert "held by a function that does not return; try again later" in refused.text
         assert await user.tasks() == before
-        process.signal(signal.SIGUSR1)  # and they do return
+        process.signal(signal.SIGUSR1)  # now they return
         while (await user.send("hello")).status_code == 503:
             pass
         assert "answered hello" in (await user.send("hello")).text
 
 
-# The same with a module of apcore.
+# The same with modules of apcore.
 MODULES = """
 import itertools, signal, sys, threading
 import apcore
@@ -129,7 +129,7 @@ serve(registry, host="127.0.0.1", port=0, metrics=True, default_skill="an.answer
 async def test_modules_that_never_return_are_counted_and_block_no_other() -> None:
     async with running("-c", MODULES) as process, httpx.AsyncClient(base_url=await address(process)) as client:
         user = User(client, process)
-        await user.get_stuck(40)  # asyncio's own pool has 32 threads at most
+        await user.get_stuck(40)  # asyncio's default pool has at most 32 threads
         assert '"answered":"hello"' in (await user.send("hello")).text
         assert '"answered":"by the other"' in (await user.send("other")).text
         metrics = await user.metrics()

@@ -74,7 +74,7 @@ MUTANTS: Final = (
     Mutant(
         "many callers are no flood",
         "../log_throttle.py",
-        "        elif len(self._told_at) >= MAX_LINES:\n",
+        "        elif len(self._written_at) >= MAX_LINES:\n",
         "        elif False:\n",
         REFUSALS,
     ),

@@ -109,11 +109,6 @@ def text_of(message: Message, separator: str = "\n") -> str:
     return separator.join(part.text for part in message.parts if isinstance(part.text, str))
 
 
-def has_text(message: Message) -> bool:
-    """Whether a message has a text part, which may be empty."""
-    return any(isinstance(part.text, str) for part in message.parts)
-
-
 def agent_message(content: Any, *, metadata: dict[str, Any] | None = None) -> Message:
     """Return a message of the agent with `content`, converted by `to_parts`. The engine adds the ids of the task.
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from apcore_a2a.agent import Admission, AgentEvent, Call, Caller, Remember
 from apcore_a2a.agents.approvals import approval_required, read_answer, rejected
-from apcore_a2a.agents.content import agent_message, has_text, read_file
+from apcore_a2a.agents.content import agent_message, read_file
 from apcore_a2a.agents.functions.output import FunctionControls, FunctionOutput, InputRequired, find_question
 from apcore_a2a.agents.functions.signature import docstring_of, may_be_message, name_of
 from apcore_a2a.agents.functions.skill import FunctionSkill, PausedRun, describe, paused_run, user_messages
@@ -69,6 +69,7 @@ class FunctionAgent:
         self.__doc__ = docstring_of(function)
         self._blocks = not _is_async(function)
         self._needs_text = self.skill.signature.takes_only_text
+        self._requires_approval = self.skill.requires_approval
         self._admission = Admission(retry_safe=retry_safe or self.skill.is_repeatable)
         self._threads = threads or Threads()
 
@@ -85,7 +86,7 @@ class FunctionAgent:
     async def admit(self, call: Call) -> Admission:
         if self._blocks and not self.thread_capacity:
             raise OverloadedError(OUT_OF_THREADS, retry_after=RETRY_AFTER)
-        if self._needs_text and not has_text(self.skill.asking_message(call)):
+        if self._needs_text and not self.skill.has_text(call):
             raise ContentTypeNotSupportedError(f"Skill {self.skill.id} takes text, and the message has none")
         if self.skill.signature.inputs:
             call.prepared = self.skill.read_arguments(call)
@@ -93,7 +94,7 @@ class FunctionAgent:
 
     def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
         call.skill = self.skill.id
-        if self.skill.requires_approval:
+        if self._requires_approval:
             return self._run_if_approved(call)
         if self.skill.signature.takes_call:
             return self._run_with_controls(call, paused_run(call))

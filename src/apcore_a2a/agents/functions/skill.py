@@ -79,6 +79,10 @@ class FunctionSkill(Struct, frozen=True, kw_only=True):
             return user_messages(call)[0]
         return call.message
 
+    def has_text(self, call: Call) -> bool:
+        """Whether the message with the inputs has a text part, which may be empty."""
+        return any(isinstance(part.text, str) for part in self.asking_message(call).parts)
+
     def _read_values(self, asked: Message) -> dict[str, Any]:
         inputs, rest = self._read_inputs(asked)
         fill_in(inputs, rest, self)

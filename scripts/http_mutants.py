@@ -1,6 +1,6 @@
-"""The same as `scripts.mutants` for what stands before the door: requests, limits, browsers, certificates, cards.
+"""Mutation tests, as in `scripts.mutants`, of requests, limits, browsers, certificates and cards.
 
-`python -m scripts.http_mutants [NAME…]`; the last lines name the ambiguous requests that no mutant let through.
+`python -m scripts.http_mutants [NAME…]`. The last lines name the ambiguous requests that no mutant accepted.
 """
 
 import sys
@@ -42,7 +42,7 @@ _ALL_LENIENT: Final = _START + "        self.parser.set_dangerous_leniencies(*[T
 _NO_ADDRESS: Final = "    except ValueError:\n        return False\n"
 
 MUTANTS: Final = (
-    # ---- requests on the wire: the parser's own strictness, one kind at a time
+    # ---- invalid requests: each strict check of the parser
     *(
         Mutant(f"the parser is strict about {name.replace('_', ' ')}", GUARD, _START, _lenient(name), SMUGGLING)
         for name in (
@@ -58,35 +58,35 @@ MUTANTS: Final = (
     ),
     Mutant("the parser is strict at all", GUARD, _START, _ALL_LENIENT, SMUGGLING),
     Mutant(
-        "what cannot be read is refused",  # many refusals of the parser have no switch: here they are all kept quiet
+        "invalid requests are rejected",  # many checks of the parser have no switch, so this suppresses all its errors
         GUARD,
         '        self.transport.write(_last_answer(b"400 Bad Request", headers, msg.encode()))\n',
         "",
         SMUGGLING,
     ),
     Mutant(
-        "refusals are no flood",
+        "rejections do not flood the log",
         "../log_throttle.py",
         "            if now - written_at < INTERVAL:\n",
         "            if False:\n",
         REFUSALS,
     ),
     Mutant(
-        "many callers are no flood",
+        "many callers do not flood the log",
         "../log_throttle.py",
         "        elif len(self._written_at) >= MAX_LINES:\n",
         "        elif False:\n",
         REFUSALS,
     ),
-    Mutant("bad requests are no flood", GUARD, "        self.logger = _UVICORN\n", "", REFUSALS),
-    Mutant("a request names one host", HOSTS, "and _names_two_hosts(scope)", "and False", SMUGGLING),
+    Mutant("invalid requests do not flood the log", GUARD, "        self.logger = _UVICORN\n", "", REFUSALS),
+    Mutant("a request with two hosts is rejected", HOSTS, "and _names_two_hosts(scope)", "and False", SMUGGLING),
     Mutant(
         "websockets are closed", "../app/application.py", 'if scope["type"] == "websocket":', "if False:", SMUGGLING
     ),
-    Mutant("headers come in time", GUARD, _TIMER, "            return\n        if room", DRIBBLE),
-    Mutant("what follows an answer comes in time", GUARD, "if cycle.response_complete:", "if False:", DRIBBLE),
+    Mutant("headers have a deadline", GUARD, _TIMER, "            return\n        if room", DRIBBLE),
+    Mutant("data after a response has a deadline", GUARD, "if cycle.response_complete:", "if False:", DRIBBLE),
     Mutant(
-        "connections are counted",
+        "connections are limited",
         "../http/traffic.py",
         "if self._connections.total > self.max_connections:",
         "if False:",
@@ -100,21 +100,21 @@ MUTANTS: Final = (
         f"{FLOOD} {TRAFFIC}",
     ),
     Mutant(
-        "a trusted proxy is many callers",
+        "a trusted proxy has no share of connections",
         "../http/traffic.py",
         "if not host or host in self._proxies:",
         "if not host:",
         f"{FLOOD} {TRAFFIC}",
     ),
     Mutant(
-        "bodies have a budget",
+        "bytes of incomplete bodies are limited",
         "../http/traffic.py",
         "if self._body_bytes.total + size > self.max_body_bytes:",
         "if False:",
         f"{FLOOD} {TRAFFIC}",
     ),
     Mutant(
-        "one caller has a share of it",
+        "one caller has a share of incomplete bodies",
         "../http/traffic.py",
         "if self._body_bytes.used_by(caller) + size > self.max_body_bytes_per_caller:",
         "if False:",
@@ -123,21 +123,21 @@ MUTANTS: Final = (
     *LIMITS,
     # ---- browsers
     Mutant(
-        "on the loopback interface Host is looked at",
+        "on the loopback interface Host is checked",
         HOSTS,
         "        if self._on_loopback:\n            return True\n        here",
         "        if self._on_loopback:\n            return False\n        here",
         ORIGINS,
     ),
     Mutant(
-        "Host is looked at where a connection came in",
+        "Host is checked for connections over the loopback interface",
         HOSTS,
         "return self._is_open and here is not None and is_loopback(here[0])",
         "return False",
         ORIGINS,
     ),
     Mutant(
-        "127.0.0.1.evil.example is another",
+        "127.0.0.1.evil.example is another host",
         "../web.py",
         "return ip_address(host).is_loopback",
         'return host.startswith("127.")',
@@ -145,37 +145,37 @@ MUTANTS: Final = (
         (("../web.py", _NO_ADDRESS, _NO_ADDRESS.replace("return False", "return host.startswith('127.')")),),
     ),
     Mutant(
-        "a name with a dot is not this machine's",
+        "a name with a dot is not a name of this machine",
         HOSTS,
         'return "." not in name or name.endswith(PRIVATE_SUFFIXES)',
         "return True",
         ORIGINS,
     ),
     Mutant(
-        "Origin is looked at", HOSTS, "if origin and self._is_forbidden(", "if False and self._is_forbidden(", ORIGINS
+        "Origin is checked", HOSTS, "if origin and self._is_forbidden(", "if False and self._is_forbidden(", ORIGINS
     ),
     Mutant(
-        "a form of a foreign page is refused everywhere",
+        "a form of another origin is rejected on every interface",
         HOSTS,
         'return scope["method"] not in READS and',
         "return False and",
         ORIGINS,
     ),
-    Mutant("answers are not guessed at", "../web.py", '    (b"x-content-type-options", b"nosniff"),\n', "", SAFE),
-    Mutant("answers are not framed", "../web.py", '    (b"x-frame-options", b"DENY"),\n', "", SAFE),
     Mutant(
-        "answers do not tell where one was",
+        "browsers do not guess the media type", "../web.py", '    (b"x-content-type-options", b"nosniff"),\n', "", SAFE
+    ),
+    Mutant("responses are not framed", "../web.py", '    (b"x-frame-options", b"DENY"),\n', "", SAFE),
+    Mutant(
+        "responses set no-referrer",
         "../web.py",
         '    (b"referrer-policy", b"no-referrer"),\n',
         "",
         SAFE,
     ),
-    Mutant("answers are not kept", "../web.py", '((b"cache-control", b"no-store"),)', "()", SAFE),
+    Mutant("responses are not cached", "../web.py", '((b"cache-control", b"no-store"),)', "()", SAFE),
+    Mutant("HSTS is not sent for localhost", "../app/serve.py", " or is_loopback(settings.host)", "", SAFE),
     Mutant(
-        "https for good is for others than localhost", "../app/serve.py", " or is_loopback(settings.host)", "", SAFE
-    ),
-    Mutant(
-        "pages send no credentials along",
+        "CORS allows no credentials",
         ROUTES,
         "        allow_origins=origins,\n",
         "        allow_origins=origins,\n        allow_credentials=True,\n",
@@ -183,64 +183,74 @@ MUTANTS: Final = (
     ),
     # ---- certificates
     Mutant(
-        "a certificate is not claimed in a header",
+        "clients cannot set the certificate header",
         MIDDLEWARE,
         '[pair for pair in scope["headers"] if pair[0] != HEADER]',
         'list(scope["headers"])',
         TLS,
     ),
     Mutant(
-        "only a trusted proxy hands certificates on",
+        "only a trusted proxy forwards certificates",
         MIDDLEWARE,
         "!= HEADER]\n        if peer is not None and peer[0] in self._proxies:",
         "!= HEADER]\n        if True:",
         TLS,
     ),
     Mutant(
-        "a proxy's own certificate is nobody's",
+        "a proxy's own certificate authenticates no caller",
         MIDDLEWARE,
         "!= HEADER]\n        if peer is not None and peer[0] in self._proxies:",
         "!= HEADER]\n        if False:",
         TLS,
     ),
     Mutant(
-        "callers are asked for certificates",
+        "client certificates are requested",
         "../http/server/tls.py",
         "context.verify_mode = _MODES[files.client_certs]",
         "pass",
         TLS,
     ),
-    Mutant("TLS is new enough", "../http/server/tls.py", "ssl.TLSVersion.TLSv1_2", "ssl.TLSVersion.TLSv1", TLS),
-    Mutant("a certificate has its time", CERTIFICATES, "if not begin <= datetime.now(UTC) <= end:", "if False:", TLS),
+    Mutant("TLS is 1.2 or later", "../http/server/tls.py", "ssl.TLSVersion.TLSv1_2", "ssl.TLSVersion.TLSv1", TLS),
     Mutant(
-        "only names on the list come in",
+        "an expired certificate is rejected",
+        CERTIFICATES,
+        "if not begin <= datetime.now(UTC) <= end:",
+        "if False:",
+        TLS,
+    ),
+    Mutant(
+        "only listed names are accepted",
         CERTIFICATES,
         " or (self._names is not None and name not in self._names)",
         "",
         TLS,
     ),
     Mutant(
-        "two authorities, two callers", CERTIFICATES, "issuer=certificate.issuer.rfc4514_string()", 'issuer=""', TLS
+        "names of two authorities are two callers",
+        CERTIFICATES,
+        "issuer=certificate.issuer.rfc4514_string()",
+        'issuer=""',
+        TLS,
     ),
-    Mutant("certificates are few", CERTIFICATES, "if len(self._known) >= MAX_REMEMBERED:", "if False:", TLS),
-    Mutant("a certificate names somebody", CERTIFICATES, "if not name or (", "if (", TLS),
-    Mutant("handshakes are few", LISTENER, "if len(self._handshakes) >= MAX_HANDSHAKES:", "if False:", HANDSHAKES),
+    Mutant("cached certificates are limited", CERTIFICATES, "if len(self._known) >= MAX_REMEMBERED:", "if False:", TLS),
+    Mutant("a certificate without a name is rejected", CERTIFICATES, "if not name or (", "if (", TLS),
+    Mutant("handshakes are limited", LISTENER, "if len(self._handshakes) >= MAX_HANDSHAKES:", "if False:", HANDSHAKES),
     Mutant(
-        "a new handshake comes in place of the oldest",
+        "a new handshake replaces the oldest",
         LISTENER,
         "            self._handshakes.pop(oldest)\n            oldest.cancel()\n            return\n",
         "            return\n",
         HANDSHAKES,
     ),
     Mutant(
-        "a handshake has its time",
+        "a handshake has a deadline",
         LISTENER,
         "ssl_handshake_timeout=HANDSHAKE_TIME",
         "ssl_handshake_timeout=60",
         HANDSHAKES,
     ),
     Mutant(
-        "others get a turn between handshakes",
+        "the event loop turns between handshakes",
         LISTENER,
         "            self._begin(connection, address)\n            await asyncio.sleep(0)",
         "            self._begin(connection, address)\n",
@@ -254,21 +264,21 @@ MUTANTS: Final = (
         HANDSHAKES,
     ),
     Mutant(
-        "without files a handshake is given up",
+        "without files the oldest handshake is cancelled",
         LISTENER,
         "                    self._make_room()\n                    self._log(",
         "                    self._log(",
         HANDSHAKES,
     ),
     Mutant(
-        "a renewed certificate is shown",
+        "a renewed certificate is used",
         "../http/server/tls.py",
         "if fingerprints == self._seen:",
         "if True:",
         HANDSHAKES,
     ),
     Mutant(
-        "half a renewal changes nothing",
+        "an incomplete renewal changes nothing",
         "../http/server/tls.py",
         "except (BadTLSFiles, OSError) as error:",
         "except ZeroDivisionError as error:",
@@ -284,10 +294,10 @@ MUTANTS: Final = (
         CARDS,
     ),
     Mutant("an RSA key has 2048 bits", SIGNING, "key.public_key.key_size < MIN_RSA_BITS", "False", CARDS),
-    Mutant("a key signs with its own algorithms", SIGNING, "if algorithm not in algorithms:", "if False:", CARDS),
-    Mutant("what is published is public", SIGNING, "as_dict(private=False)", "as_dict(private=True)", CARDS),
+    Mutant("a key signs only with its algorithms", SIGNING, "if algorithm not in algorithms:", "if False:", CARDS),
+    Mutant("only public keys are published", SIGNING, "as_dict(private=False)", "as_dict(private=True)", CARDS),
     Mutant(
-        "the extended card is checked",
+        "the extended card is verified",
         "../client/client.py",
         "discovery.verify(card, received.body, self.url)",
         "pass",
@@ -295,28 +305,28 @@ MUTANTS: Final = (
     ),
     # ---- secrets
     Mutant(
-        "an exception is not told over a binding",
+        "exceptions are not sent in error responses",
         "../http/asgi.py",
         "    return InternalError(reference)\n",
         "    return A2AError(str(error))  # type: ignore\n",
         "tests/hostile/test_nothing_leaks.py",
     ),
     Mutant(
-        "an exception is not told in a task",
+        "exceptions are not in the task",
         "../engine/run.py",
         "return failed_status(InternalError(reference))",
         "return failed_status(AgentError(str(failure)))",
         CANARIES,
     ),
     Mutant(
-        "a webhook's credentials are not told",
+        "credentials of webhooks are not listed",
         "../engine/webhooks/operations.py",
         "tuple(_without_credentials(webhook.config) for webhook in shown)",
         "tuple(webhook.config for webhook in shown)",
         CANARIES,
     ),
     Mutant(
-        "settings do not tell secrets",
+        "settings do not print secrets",
         "../settings.py",
         "if setting.option.is_secret and value is not None:",
         "if False:",

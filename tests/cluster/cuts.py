@@ -1,4 +1,4 @@
-"""A replica that is cut off from the database, while the others reach it: what it does, and what it answers."""
+"""A replica that is cut off from the database while the others reach it: what it does, and what it answers."""
 
 import asyncio
 import time
@@ -13,11 +13,11 @@ from tests.cluster.rounds import LEASE, NUMBERS, Load, Outcome, conclude, keep_r
 from tests.postgres_proxy import Network, Proxy
 
 EVERY = 0.2  # seconds between two requests to the replica that is cut off
-DEADLINE = 10.0  # seconds after which a request that is not answered hangs
+DEADLINE = 10.0  # seconds after which an unanswered request counts as hanging
 
 
 class Answer(NamedTuple):
-    """What the replica that is cut off said."""
+    """One answer of the replica that is cut off."""
 
     operation: str
     status: int
@@ -26,7 +26,7 @@ class Answer(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """What was seen of a replica that was cut off."""
+    """The observations of a replica that was cut off."""
 
     stopped_after: float
     """Seconds until the last of its runs had ended."""
@@ -34,9 +34,9 @@ class Cut(NamedTuple):
 
     @property
     def wrong(self) -> list[Answer]:
-        """What was neither served from memory under a lease that holds, nor refused as it should be."""
-        refused = [answer for answer in self.answers if answer.status != 200]
-        return [answer for answer in refused if answer.status != 503 or answer.retry_after is None]
+        """Answers that were neither served from memory under a valid lease, nor rejected with 503 and Retry-After."""
+        rejected = [answer for answer in self.answers if answer.status != 200]
+        return [answer for answer in rejected if answer.status != 503 or answer.retry_after is None]
 
     @property
     def slowest(self) -> float:
@@ -60,19 +60,19 @@ async def cut_round(
         since = time.monotonic()
         running = sum(len(replica.working) for replica in found)
         chosen = dice.randrange(3)
-        assert found[chosen].working, "it has nothing to do"
+        assert found[chosen].working, "it runs no task"
         await proxies[chosen].set(network)
         cut = await watch(found[chosen], sorted(load.kinds), dice, seconds=2 * lease)
         await proxies[chosen].set(Network.WELL)
         slowest = await settle(load, place, 10 * lease + 20, since)
         reading.cancel()
         status, _ = await client.call("POST", "/message:send", message("hello", now=False), at=found[chosen].address)
-        assert status == 200, "it is healed, and takes work again"
+        assert status == 200, "it is connected again, and accepts work"
         return await conclude(client, load, place, slowest, running), cut
 
 
 async def recovery_round(place: Place, *, tasks: int, seed: int, lease: float = LEASE) -> Outcome:
-    """The database says to everybody that it is starting up, for twice a lease, in the middle of running tasks."""
+    """The database reports to all replicas that it is starting up, for twice a lease, while tasks run."""
     async with AsyncExitStack() as stack:
         proxies = [await stack.enter_async_context(Proxy(place.server.folder)) for _ in range(3)]
         urls = [proxy.url(f"{place.url}&lease={lease}") for proxy in proxies]
@@ -93,7 +93,7 @@ async def recovery_round(place: Place, *, tasks: int, seed: int, lease: float = 
 
 
 async def watch(victim: Replica, tasks: list[str], dice: Random, seconds: float) -> Cut:
-    """Ask a replica that is cut off for all sorts of things, and see how long it goes on working."""
+    """Send requests of all kinds to a replica that is cut off, and observe how long its runs go on."""
     begun = time.monotonic()
     stopped_after = float("inf")
     asking: list[asyncio.Task[Answer]] = []

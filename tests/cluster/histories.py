@@ -10,12 +10,20 @@ from typing import NamedTuple
 
 import aiohttp
 
-from tests.cluster.checker import check_database, check_told, is_stored, not_at_rest, read_events
+from tests.cluster.checker import check_database, check_received, is_stored, not_at_rest, read_events
 from tests.cluster.replicas import AWAY, Client, Place, Replica, message, replicas
 from tests.cluster.rounds import LEASE, Load, Outcome, conclude, kill_one, settle, stop_one
 
-OPERATIONS = {"get": 8, "list": 2, "send": 3, "ask": 1, "answer": 1, "cancel": 1, "subscribe": 3}  # how often each
-REMEMBERED = 200  # tasks that are asked for: the latest
+OPERATIONS = {
+    "get": 8,
+    "list": 2,
+    "send": 3,
+    "ask": 1,
+    "answer": 1,
+    "cancel": 1,
+    "subscribe": 3,
+}  # relative frequencies
+REMEMBERED = 200  # latest tasks that requests refer to
 
 
 class History(NamedTuple):
@@ -26,7 +34,7 @@ class History(NamedTuple):
 
 
 class Caller:
-    """One of several clients that do at random what clients do."""
+    """One of several clients that send random requests."""
 
     def __init__(self, client: Client, seed: int) -> None:
         self._client = client
@@ -62,10 +70,10 @@ class Caller:
             await self._client.persist("POST", f"/tasks/{task_id}:cancel")
 
 
-async def break_things(found: list[Replica], dice: Random, lease: float, enough: asyncio.Event) -> int:
-    """One fault after the other, until it is enough; how many there were."""
+async def inject_faults(found: list[Replica], dice: Random, lease: float, done: asyncio.Event) -> int:
+    """Inject one fault after the other until the event is set. Return their number."""
     count = 0
-    while not enough.is_set():
+    while not done.is_set():
         await asyncio.sleep(lease)
         count += 1
         if dice.random() < 0.5:
@@ -79,7 +87,7 @@ async def break_things(found: list[Replica], dice: Random, lease: float, enough:
     return count
 
 
-async def until_nobody_runs(place: Place, seconds: float) -> None:
+async def until_no_task_runs(place: Place, seconds: float) -> None:
     """Wait until every task has ended, or waits for its user."""
     until = time.monotonic() + seconds
     running = [""]
@@ -91,7 +99,7 @@ async def until_nobody_runs(place: Place, seconds: float) -> None:
 
 
 async def history_round(place: Place, *, operations: int, seed: int, callers: int = 8, lease: float = LEASE) -> History:
-    """So many operations of several clients at random, and faults; then everything is looked at."""
+    """Perform random operations of several clients under faults. Then check everything."""
     async with (
         replicas(*[f"{place.url}&lease={lease}"] * 3) as found,
         Client(found, seed) as client,
@@ -105,20 +113,22 @@ async def history_round(place: Place, *, operations: int, seed: int, callers: in
                 left -= 1
                 await caller.act()
 
-        enough = asyncio.Event()
-        breaking = asyncio.create_task(break_things(found, Random(seed), lease, enough))
+        done = asyncio.Event()
+        injecting = asyncio.create_task(inject_faults(found, Random(seed), lease, done))
         async with asyncio.TaskGroup() as group:
             for caller in actors:
                 group.create_task(act(caller))
-        enough.set()
-        count = await breaking
-        await until_nobody_runs(place, 10 * lease + 20)
+        done.set()
+        count = await injecting
+        await until_no_task_runs(place, 10 * lease + 20)
         wrong = await check_database(place.dsn, place.schema)
         stored = await read_events(place.dsn, place.schema)
-        wrong += check_told(client, stored)
+        wrong += check_received(client, stored)
         assert not wrong, "\n".join(wrong[:50])
-        done = sum((caller.done for caller in actors), Counter())
-        return History(dict(done), count, len(stored), sum(len(told.events) for told in client.told))
+        operations_done = sum((caller.done for caller in actors), Counter())
+        return History(
+            dict(operations_done), count, len(stored), sum(len(received.events) for received in client.received)
+        )
 
 
 class Storm(NamedTuple):
@@ -128,7 +138,7 @@ class Storm(NamedTuple):
 
 
 async def cancel_storm(place: Place, *, tasks: int, seed: int) -> Storm:
-    """Every task is canceled by every replica, at random moments of its life."""
+    """Cancel every task at every replica, at random times of its run."""
     took: list[float] = []
     async with (
         replicas(*[place.url] * 3) as found,
@@ -155,12 +165,12 @@ async def cancel_storm(place: Place, *, tasks: int, seed: int) -> Storm:
 
 
 class Reader:
-    """Reads one task's events as bytes, at one replica after the other; what it finds wrong."""
+    """Reads the events of one task as bytes, at one replica after the other, and notes errors."""
 
     def __init__(self, client: Client, task_id: str, shared: dict[int, bytes], seed: int) -> None:
         self._client = client
         self._task_id = task_id
-        self._shared = shared  # what all readers of this task were told, by number
+        self._shared = shared  # the events that all readers of this task received, by number
         self._dice = Random(seed)
         self.count = 0
         self.streams = 0
@@ -173,13 +183,13 @@ class Reader:
             await asyncio.sleep(0.01)
 
     async def _read_once(self, http: aiohttp.ClientSession) -> bool:
-        """One stream; whether the task has ended."""
+        """Read one stream. Return whether the task has ended."""
         self.streams += 1
         leave_after = self._dice.randrange(50, 2000)
         last = 0
         with suppress(*AWAY):
             async with http.get(f"{self._client.any_address()}/tasks/{self._task_id}:subscribe") as answer:
-                if answer.status != 200:  # it has ended, and there is nothing to subscribe to
+                if answer.status != 200:  # it has ended, and has no more events
                     return answer.status < 500
                 seq = 0
                 async for line in answer.content:
@@ -200,7 +210,7 @@ class Reader:
         if last and seq != last + 1:
             self.wrong.append(f"{self._task_id}: from {last} to {seq}")
         if self._shared.setdefault(seq, data) != data:
-            self.wrong.append(f"{self._task_id}: two readers were told two events {seq}")
+            self.wrong.append(f"{self._task_id}: two readers received different events {seq}")
 
 
 class Ordering(NamedTuple):
@@ -210,7 +220,7 @@ class Ordering(NamedTuple):
 
 
 async def ordering_round(place: Place, *, tasks: int, numbers: int, readers: int, seed: int) -> Ordering:
-    """Many readers of each task at all replicas, who come and go: all are told the same, in order, without a gap."""
+    """Many readers of each task subscribe and leave at all replicas: all receive the same events, in order."""
     begun = time.monotonic()
     async with (
         replicas(*[place.url] * 3) as found,
@@ -219,23 +229,23 @@ async def ordering_round(place: Place, *, tasks: int, numbers: int, readers: int
             headers={"A2A-Version": "1.0"}, connector=aiohttp.TCPConnector(limit=0), read_bufsize=2**18
         ) as http,
     ):
-        told: dict[str, dict[int, bytes]] = {}
-        everybody: list[Reader] = []
+        received: dict[str, dict[int, bytes]] = {}
+        all_readers: list[Reader] = []
         async with asyncio.TaskGroup() as group:
             for _ in range(tasks):
                 task_id = await client.start(f"count {numbers} 0.02 safe")
-                told[task_id] = {}
+                received[task_id] = {}
                 for _ in range(readers):
-                    reader = Reader(client, task_id, told[task_id], seed + len(everybody))
-                    everybody.append(reader)
+                    reader = Reader(client, task_id, received[task_id], seed + len(all_readers))
+                    all_readers.append(reader)
                     group.create_task(reader.read(http))
-        wrong = [what for reader in everybody for what in reader.wrong]
+        wrong = [what for reader in all_readers for what in reader.wrong]
         stored = await read_events(place.dsn, place.schema)
-        for task_id, events in told.items():
+        for task_id, events in received.items():
             for seq, data in events.items():
                 if not is_stored(json.loads(data), stored[task_id].get(seq)):
-                    wrong.append(f"{task_id}: event {seq} was told, and another is stored")
+                    wrong.append(f"{task_id}: received event {seq} differs from the stored one")
         wrong += await check_database(place.dsn, place.schema)
         assert not wrong, "\n".join(wrong[:50])
-        count = sum(reader.count for reader in everybody)
-        return Ordering(count, sum(reader.streams for reader in everybody), time.monotonic() - begun)
+        count = sum(reader.count for reader in all_readers)
+        return Ordering(count, sum(reader.streams for reader in all_readers), time.monotonic() - begun)

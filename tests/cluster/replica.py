@@ -1,12 +1,12 @@
-"""One replica: an agent that counts, and says in every chunk which run of it is counting.
+"""One replica: an agent that counts, and names its run in every chunk.
 
-    count 20 0.05 safe     counts to 20, with so many seconds between two numbers; may be repeated
-    count 20 0.05 unsafe   the same, but may not
-    ask                    asks its user; whatever is said next is the answer
+    count 20 0.05 safe     counts to 20, with so many seconds between two numbers; repeatable
+    count 20 0.05 unsafe   the same, not repeatable
+    ask                    asks its user; the next message is the answer
 
-`python -m tests.cluster.replica URL [port] [drain delay]`, in whose URL the store's options are. It says on standard
-error when a run begins to count and when it ends, however it ends. With LATER_BY in its environment it is a later
-version of the package, whose tables have so many steps more.
+`python -m tests.cluster.replica URL [port] [drain delay]`, with the store's options in the URL. It prints to
+standard error when a run begins to count and when it ends, for whatever reason. With LATER_BY in its environment it is
+a later version of the package, whose tables have so many more migrations.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from apcore_a2a.storage.postgres import schema
 
 
 class Counter:
-    """Counts to a number, one chunk each."""
+    """Counts to a number, with one chunk for each number."""
 
     may_reply = False
 
@@ -44,35 +44,35 @@ class Counter:
             question = Message(message_id=secrets.token_hex(4), role=Role.AGENT, parts=(Part(text="What next?"),))
             yield StatusUpdate(status=TaskStatus(state=TaskState.INPUT_REQUIRED, message=question))
             return
-        run = secrets.token_hex(4)  # which run this is: no other has it
+        run = secrets.token_hex(4)  # the unique name of this run
         count, pause = (int(rest[0]), float(rest[1])) if word == "count" else (3, 0.0)
-        say(f"run {run} begins")
+        report(f"run {run} begins")
         try:
             for number in range(count):
                 chunk = Artifact(artifact_id="out", parts=[Part(text=f"{run} {number}")])
                 yield ArtifactUpdate(artifact=chunk, append=number > 0)
                 await asyncio.sleep(pause)
         finally:
-            say(f"run {run} ends")
+            report(f"run {run} ends")
         yield StatusUpdate(status=TaskStatus(state=TaskState.COMPLETED))
 
 
-def say(text: str) -> None:
+def report(text: str) -> None:
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
 
-STEPS = (
+LATER_MIGRATIONS = (
     "ALTER TABLE task ADD COLUMN note text NOT NULL DEFAULT ''; CREATE TABLE note (task bigint PRIMARY KEY)",
     "ALTER TABLE task ADD COLUMN later text NOT NULL DEFAULT ''",
 )
-"""Of versions to come. A step only adds; the version before goes on beside it, and no older one."""
+"""Migrations of later versions. Each only adds. The previous version works beside it, and no older one."""
 
 
 def be_later(by: int) -> None:
-    """Be the version that has so many steps more."""
+    """Act as the version that has so many more migrations."""
     now = len(schema.MIGRATIONS)
-    schema.__dict__["MIGRATIONS"] = (*schema.MIGRATIONS, *STEPS[:by])
+    schema.__dict__["MIGRATIONS"] = (*schema.MIGRATIONS, *LATER_MIGRATIONS[:by])
     schema.__dict__["OLDEST"] = now + by - 1
 
 

@@ -1,4 +1,4 @@
-"""Replicas as processes, and a client that calls any of them and writes down all that it is told."""
+"""Replicas as processes, and a client that calls any of them and records all that it receives."""
 
 import asyncio
 import json
@@ -19,11 +19,11 @@ from tests.sources import ROOT
 
 ENDED = ("COMPLETED", "FAILED", "CANCELED", "REJECTED")
 AWAY = (aiohttp.ClientError, TimeoutError, ConnectionError)
-PATIENCE = 90.0  # seconds for which a client tries again: three times what the database is away in the longest round
+PATIENCE = 90.0  # seconds for which a client retries: three times the longest time without the database in any round
 
 
 class Place(NamedTuple):
-    """Where the tasks of a round are: for replicas, and for whoever looks at the tables."""
+    """The database of a round: its URL for replicas, and its address for the checker."""
 
     url: str
     dsn: str
@@ -38,7 +38,7 @@ def new_place(server: PostgresServer) -> Place:
 
 
 class Replica:
-    """One of them, dead or alive."""
+    """One replica, which may be running or not."""
 
     def __init__(self, url: str, environment: dict[str, str]) -> None:
         self._url = url
@@ -46,8 +46,8 @@ class Replica:
         self._stack = AsyncExitStack()
         self.process: Process | None = None
         self.address = ""
-        self.working: set[str] = set()  # its runs that count at this moment
-        self.said: list[str] = []  # what else it said since it was started last
+        self.working: set[str] = set()  # its runs that count at present
+        self.output: list[str] = []  # its other lines since its last start
         self._reading: asyncio.Task[int] | None = None
 
     async def start(self, *, delay: float = 0) -> None:
@@ -56,8 +56,8 @@ class Replica:
         process = await self._stack.enter_async_context(running(*arguments, **self._environment))
         self.address = (await process.says(r"running on (http://[\d.]+:\d+)"))[1]
         self.working.clear()
-        self.said.clear()
-        self._reading = asyncio.create_task(self._read(process))  # a full pipe would stop it
+        self.output.clear()
+        self._reading = asyncio.create_task(self._read(process))  # a full pipe would block it
         self.process = process
 
     async def _read(self, process: Process) -> int:
@@ -68,7 +68,7 @@ class Replica:
             elif (word, what) == ("run", "ends"):
                 self.working.discard(run)
             else:
-                self.said.append(line)
+                self.output.append(line)
         return await process.ends()
 
     @property
@@ -80,7 +80,7 @@ class Replica:
         self.process.signal(number)
 
     async def end(self, number: signal.Signals) -> int:
-        """Have it end; its exit code."""
+        """Send a signal that ends it. Return its exit code."""
         self.send(number)
         self.process = None
         assert self._reading is not None
@@ -97,7 +97,7 @@ class Replica:
 async def replicas(
     *urls: str, environments: Sequence[Mapping[str, str]] = ({}, {}, {}, {})
 ) -> AsyncIterator[list[Replica]]:
-    """One for each URL."""
+    """Start one replica for each URL."""
     found: list[Replica] = []
     for url, environment in zip(urls, environments, strict=False):
         found.append(Replica(url, {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", **environment}))
@@ -111,23 +111,23 @@ async def replicas(
             await replica.close()
 
 
-class Told:
-    """What one stream said of a task: an event by its sequence number, in the order in which they came."""
+class ReceivedStream:
+    """The events of one stream, with their sequence numbers, in the order of arrival."""
 
     def __init__(self, task_id: str) -> None:
         self.task_id = task_id
         self.begun = time.monotonic()
         self.events: list[tuple[int, dict[str, Any]]] = []
-        self.times: list[float] = []  # when each of them came
+        self.times: list[float] = []  # when each of them arrived
 
 
 class Client:
-    """Calls any replica that is up, and writes down what it is told, and when."""
+    """Calls any replica that runs, and records what it receives, and when."""
 
     def __init__(self, found: list[Replica], seed: int) -> None:
         self.replicas = found
         self.dice = Random(seed)
-        self.told: list[Told] = []
+        self.received: list[ReceivedStream] = []
         self.reads: list[tuple[float, float, str, str]] = []  # begun, ended, task, state
         self.created: list[str] = []
         self.failures: list[str] = []
@@ -148,13 +148,13 @@ class Client:
         return self.dice.choice([replica for replica in self.replicas if replica.is_up]).address
 
     async def call(self, method: str, path: str, body: object = None, *, at: str = "") -> tuple[int, Any]:
-        """One request, without a second attempt."""
+        """Send one request, without a retry."""
         url = f"{at or self.any_address()}{path}"
         async with self._http.request(method, url, json=body) as answer:
             return answer.status, await answer.json()
 
     async def persist(self, method: str, path: str, body: object = None) -> Any:
-        """A request that is tried until a replica answers it."""
+        """Retry a request until a replica answers it."""
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
             with suppress(*AWAY):
@@ -162,10 +162,10 @@ class Client:
                 if status < 500:
                     return answer
             await asyncio.sleep(0.1)
-        raise AssertionError(f"nobody answered {method} {path}")
+        raise AssertionError(f"no replica answered {method} {path}")
 
     async def start(self, text: str, *, wait: bool = False) -> str:
-        """Begin a task; its id. Tried again elsewhere with the same message: it makes one task."""
+        """Create a task, and return its id. Retries send the same message, so they create one task."""
         body = message(text, now=not wait)
         answer = await self.persist("POST", "/message:send", body)
         task_id: str = answer["task"]["id"]
@@ -173,7 +173,7 @@ class Client:
         return task_id
 
     async def read(self, task_id: str) -> str:
-        """The state of a task, as one replica shows it."""
+        """Return the state of a task, as one replica shows it."""
         begun = time.monotonic()
         answer = await self.persist("GET", f"/tasks/{task_id}")
         state = answer["status"]["state"].removeprefix("TASK_STATE_")
@@ -181,38 +181,38 @@ class Client:
         return str(state)
 
     async def follow(self, task_id: str) -> None:
-        """Read a task's events to its end, at one replica after the other if need be."""
+        """Read the events of a task to its end, at several replicas if needed."""
         while await self.read(task_id) not in ENDED:
-            told = Told(task_id)
-            self.told.append(told)
+            received = ReceivedStream(task_id)
+            self.received.append(received)
             with suppress(*AWAY):
-                await self._listen(told)
+                await self._listen(received)
             await asyncio.sleep(0.05)
 
     async def glance(self, task_id: str, most: int) -> None:
-        """Read a few of a task's events, if they come soon, and leave."""
-        told = Told(task_id)
-        self.told.append(told)
+        """Read a few events of a task, if they arrive soon, and leave."""
+        received = ReceivedStream(task_id)
+        self.received.append(received)
         with suppress(*AWAY):
             async with asyncio.timeout(0.5):
-                await self._listen(told, most)
+                await self._listen(received, most)
 
-    async def _listen(self, told: Told, most: int = -1) -> None:
-        async with self._http.get(f"{self.any_address()}/tasks/{told.task_id}:subscribe") as answer:
+    async def _listen(self, received: ReceivedStream, most: int = -1) -> None:
+        async with self._http.get(f"{self.any_address()}/tasks/{received.task_id}:subscribe") as answer:
             seq = 0
             async for line in answer.content:
                 name, _, value = line.decode().rstrip("\r\n").partition(": ")
                 if name == "id":
                     seq = int(value)
                 elif name == "data" and seq:
-                    told.events.append((seq, json.loads(value)))
-                    told.times.append(time.monotonic())
-                    if len(told.events) == most:
+                    received.events.append((seq, json.loads(value)))
+                    received.times.append(time.monotonic())
+                    if len(received.events) == most:
                         return
 
 
 def message(text: str, *, now: bool = True, task_id: str = "") -> dict[str, Any]:
-    said = {"messageId": str(uuid4()), "role": "ROLE_USER", "parts": [{"text": text}]}
+    sent = {"messageId": str(uuid4()), "role": "ROLE_USER", "parts": [{"text": text}]}
     if task_id:
-        said["taskId"] = task_id
-    return {"message": said, "configuration": {"returnImmediately": now}}
+        sent["taskId"] = task_id
+    return {"message": sent, "configuration": {"returnImmediately": now}}

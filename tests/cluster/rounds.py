@@ -1,4 +1,4 @@
-"""Rounds of faults, each with a load of its own, and what must hold afterwards."""
+"""Rounds of faults under load, and the checks afterwards."""
 
 import asyncio
 import signal
@@ -8,12 +8,12 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from tests.cluster.checker import check_database, check_told, not_at_rest, read_events
+from tests.cluster.checker import check_database, check_received, not_at_rest, read_events
 from tests.cluster.clocks import Clocks
 from tests.cluster.replicas import Client, Place, Replica, message, replicas
 from tests.postgres_server import PostgresServer
 
-LEASE = 3.0  # seconds, in short rounds; on a loaded machine a shorter one is lost for no reason
+LEASE = 3.0  # seconds, in short rounds; on a loaded machine shorter leases expire without a fault
 
 NUMBERS = 30  # that a task counts to
 
@@ -21,9 +21,9 @@ NUMBERS = 30  # that a task counts to
 class Outcome(NamedTuple):
     tasks: int
     running: int
-    """When the fault came."""
+    """Tasks that ran at the time of the fault."""
     events: int
-    """That clients were told."""
+    """Events that clients received."""
     reads: int
     completed: int
     lost: int
@@ -35,7 +35,7 @@ class Outcome(NamedTuple):
 
 
 class Load:
-    """Tasks that count, and somebody who follows each."""
+    """Counting tasks, each with one reader."""
 
     def __init__(self, client: Client, group: asyncio.TaskGroup) -> None:
         self._client = client
@@ -56,7 +56,7 @@ class Load:
 
 
 async def settle(load: Load, place: Place, seconds: float, since: float) -> float:
-    """Wait until every task has ended; how long it took."""
+    """Wait until every task has ended. Return the seconds since the fault."""
     _, late = await asyncio.wait(load.followers, timeout=seconds)
     if late:
         raise AssertionError(f"{len(late)} followers wait; not at rest: {await not_at_rest(place.dsn, place.schema)}")
@@ -64,19 +64,19 @@ async def settle(load: Load, place: Place, seconds: float, since: float) -> floa
 
 
 async def conclude(client: Client, load: Load, place: Place, slowest: float, running: int = 0) -> Outcome:
-    """Look at everything; raises AssertionError with all that is wrong."""
+    """Check everything. Raise AssertionError with all violations."""
     states = {task_id: await client.read(task_id) for task_id in load.kinds}
     wrong = await check_database(place.dsn, place.schema)
-    wrong += check_told(client, await read_events(place.dsn, place.schema))
+    wrong += check_received(client, await read_events(place.dsn, place.schema))
     for task_id, state in states.items():
         if load.kinds[task_id] == "safe" and state == "FAILED":
-            wrong.append(f"{task_id}: it may be repeated, and has FAILED")
+            wrong.append(f"{task_id}: it is repeatable, and has FAILED")
     if wrong:
         raise AssertionError("\n".join(wrong))
     return Outcome(
         tasks=len(states),
         running=running,
-        events=sum(len(told.events) for told in client.told),
+        events=sum(len(received.events) for received in client.received),
         reads=len(client.reads),
         completed=sum(state == "COMPLETED" for state in states.values()),
         lost=sum(state == "FAILED" for state in states.values()),
@@ -96,13 +96,13 @@ async def why_failed(client: Client, states: dict[str, str]) -> dict[str, int]:
 
 
 async def kill_one(found: list[Replica], dice: Random) -> None:
-    """kill -9 of a replica; the client calls the others."""
+    """Kill a replica with SIGKILL. The client calls the others."""
     victim = dice.choice([replica for replica in found if replica.is_up])
     await victim.end(signal.SIGKILL)
 
 
 async def stop_one(found: list[Replica], dice: Random, seconds: float) -> None:
-    """A replica that stands still for longer than its lease, and then goes on as if nothing had been: a zombie."""
+    """Suspend a replica for longer than its lease, and let it go on: a zombie."""
     victim = dice.choice([replica for replica in found if replica.is_up])
     victim.send(signal.SIGSTOP)
     await asyncio.sleep(seconds)
@@ -110,7 +110,7 @@ async def stop_one(found: list[Replica], dice: Random, seconds: float) -> None:
 
 
 async def restart_database(server: PostgresServer, away: float) -> None:
-    """The database crashes, and is back after a while that is shorter than any lease."""
+    """Crash the database, and start it again after a time shorter than a lease."""
     await asyncio.to_thread(server.stop, signal.SIGQUIT)
     await asyncio.sleep(away)
     await asyncio.to_thread(server.start)
@@ -136,7 +136,7 @@ async def keep_reading(client: Client, load: Load) -> None:
 async def fault_round(
     place: Place, *, tasks: int, seed: int, fault: str, lease: float = LEASE, seconds: float = 0
 ) -> Outcome:
-    """One fault in the middle of running tasks of so many seconds, with readers, and cancels from everywhere."""
+    """Inject one fault in the middle of running tasks of so many seconds, with readers, and cancels at all replicas."""
     dice = Random(seed)
     seconds = seconds or 2 * lease
     async with (
@@ -164,9 +164,9 @@ async def fault_round(
 
 
 async def clock_round(place: Place, folder: Path, *, tasks: int, seed: int, lease: float = LEASE) -> Outcome:
-    """Three replicas whose clocks are ten minutes fast, ten minutes slow, and set in the middle; then one is killed.
+    """Run three replicas with clocks that are ten minutes fast, ten minutes slow, and changed meanwhile. Then kill one.
 
-    Nothing may come of the clocks: every task of the first half completes, and nobody loses its lease.
+    The clocks must have no effect: every task of the first half completes, and no replica loses its lease.
     """
     clocks = Clocks(folder)
     urls = [f"{place.url}&lease={lease}"] * 3
@@ -181,8 +181,8 @@ async def clock_round(place: Place, folder: Path, *, tasks: int, seed: int, leas
         clocks.set_one()
         await settle(load, place, 10 * lease + 20, time.monotonic())
         lost = [task_id for task_id in load.kinds if await client.read(task_id) != "COMPLETED"]
-        said = [line for replica in found for line in replica.said if "lease" in line]
-        assert (lost, said) == ([], []), "a wrong clock has cost a task or a lease"
+        output = [line for replica in found for line in replica.output if "lease" in line]
+        assert (lost, output) == ([], []), "a task or a lease was lost by a wrong clock"
         await load.begin(tasks // 2, numbers=NUMBERS, pause=2 * lease / NUMBERS)
         since = time.monotonic()
         running = sum(len(replica.working) for replica in found)
@@ -193,13 +193,13 @@ async def clock_round(place: Place, folder: Path, *, tasks: int, seed: int, leas
 
 
 class Traffic:
-    """Requests that are tried twice at most, and streams that are followed from replica to replica."""
+    """Requests with one retry at most, and streams that are followed from replica to replica."""
 
     def __init__(self, client: Client, requests: int) -> None:
         self._client = client
         self._requests = requests
         self.sent = 0
-        self.refused: list[str] = []
+        self.rejected: list[str] = []
         self.is_over = False  # whether no replica is restarted any more
 
     @property
@@ -215,17 +215,17 @@ class Traffic:
         for attempt in range(2):
             try:
                 status, answer = await self._client.call("POST", "/message:send", body)
-            except Exception as error:  # whatever a client may see
+            except Exception as error:  # any error that a client may see
                 status, answer = 0, repr(error)
             if status == 200:
                 self._client.created.append(answer["task"]["id"])
                 return
             if attempt:
-                self.refused.append(f"{status} {answer}")
+                self.rejected.append(f"{status} {answer}")
             await asyncio.sleep(0.1)
 
     async def stream(self, load: Load) -> None:
-        """One task after the other, each shorter than the grace of a replica that is ended."""
+        """Follow one task after the other, each shorter than the shutdown timeout of a replica."""
         while not self.is_enough:
             task_id = await self._client.start("count 20 0.1 safe")
             load.kinds[task_id] = "safe"
@@ -233,7 +233,7 @@ class Traffic:
 
 
 async def rolling_round(place: Place, *, requests: int, streams: int, seed: int) -> Outcome:
-    """The replicas are ended and started again, in turn, under load; a client that is refused tries once more."""
+    """Restart the replicas in turn under load. A client whose request is rejected retries once."""
     async with replicas(*[place.url] * 3) as found, Client(found, seed) as client, asyncio.TaskGroup() as group:
         load = Load(client, group)
         traffic = Traffic(client, requests)
@@ -246,16 +246,16 @@ async def rolling_round(place: Place, *, requests: int, streams: int, seed: int)
                 restarts += 1
         traffic.is_over = True
         slowest = await settle(load, place, 60, time.monotonic())
-        refused = traffic.refused
-        assert refused == [], f"{len(refused)} of {traffic.sent} requests failed twice: {refused[:3]}"
+        rejected = traffic.rejected
+        assert rejected == [], f"{len(rejected)} of {traffic.sent} requests failed twice: {rejected[:3]}"
         outcome = await conclude(client, load, place, slowest)
-        assert outcome.lost == 0, "a replica that was ended in peace failed a task that was shorter than its grace"
+        assert outcome.lost == 0, "a replica that shut down gracefully failed a task shorter than its timeout"
         return outcome._replace(events=traffic.sent, running=restarts)
 
 
 async def restart(replica: Replica) -> None:
-    """End a replica in peace, as a deployment does, and start the next one."""
+    """Shut a replica down gracefully, as a deployment does, and start the next one."""
     replica.send(signal.SIGTERM)
-    code = await replica.end(signal.SIGCONT)  # a signal that does nothing: it is ending
+    code = await replica.end(signal.SIGCONT)  # a signal without effect: it is shutting down
     assert code == 0, code
     await replica.start()

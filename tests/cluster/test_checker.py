@@ -1,4 +1,4 @@
-"""The checker finds what it is for: each guard of the store is taken away in turn, and the checker says so."""
+"""The checker finds violations: each guard of the store is removed in turn, and the checker reports it."""
 
 from collections.abc import AsyncIterator
 
@@ -12,7 +12,7 @@ from apcore_a2a.storage.postgres import reads, writer
 from apcore_a2a.storage.postgres.statements import WRITE
 from apcore_a2a.storage.postgres.store import PostgresStore
 from tests.cluster.checker import check_database, check_reads, check_versions
-from tests.cluster.replicas import Client, Place, Told, new_place
+from tests.cluster.replicas import Client, Place, ReceivedStream, new_place
 from tests.postgres_server import shared_server
 from tests.storage.contract import ALICE, BOB, Author, append, write_task
 
@@ -40,18 +40,18 @@ def without(guards: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     statement = WRITE
     for guard in guards:
         assert guard in statement
-        statement = statement.replace(guard, "AND $20::text <> ''")  # always so: it is this replica's name
+        statement = statement.replace(guard, "AND $20::text <> ''")  # always true: it is the name of this replica
     monkeypatch.setattr(writer, "WRITE", statement)
 
 
 def counts(author: Author, run: str, number: int) -> Change:
-    """A chunk as the counting agent writes it."""
+    """Return a chunk as the counting agent writes it."""
     artifact = Artifact(artifact_id="out", parts=[Part(text=f"{run} {number}")])
     return author.change([ArtifactUpdate(artifact=artifact, task_id=author.task.id, append=number > 0)])
 
 
 async def try_to(store: PostgresStore, change: Change) -> None:
-    """Write what a sound store refuses."""
+    """Try a write that a correct store rejects."""
     try:
         await append(store, change)
     except A2AError:
@@ -59,7 +59,7 @@ async def try_to(store: PostgresStore, change: Change) -> None:
 
 
 async def zombie(first: PostgresStore, second: PostgresStore) -> None:
-    """A replica that was taken for dead goes on, and knows the version."""
+    """A replica that was declared dead goes on writing, with the right version."""
     author = await write_task(first, Author("t"), TaskState.WORKING)
     await append(first, counts(author, "old", 0))
     record = await second.replicas.claims.claim("t", ALICE)
@@ -73,7 +73,7 @@ async def zombie(first: PostgresStore, second: PostgresStore) -> None:
 
 
 async def late_writer(first: PostgresStore, second: PostgresStore) -> None:
-    """A writer who is ahead of what is stored: what he thinks was written was not."""
+    """A writer whose version is ahead of the stored one, because an earlier write was lost."""
     author = await write_task(first, Author("t"), TaskState.WORKING)
     author.chunk("never sent")
     await try_to(first, author.chunk("x"))
@@ -87,7 +87,7 @@ async def pushed(first: PostgresStore, second: PostgresStore) -> None:
 
 
 @pytest.mark.parametrize("story", [zombie, late_writer, pushed])
-async def test_of_a_sound_store_it_has_nothing_to_say(
+async def test_it_finds_no_violation_in_a_correct_store(
     story: object, place: Place, stores: tuple[PostgresStore, PostgresStore]
 ) -> None:
     assert callable(story)
@@ -111,14 +111,14 @@ async def test_without_the_version_a_gap_is_found(
     assert await check_database(place.dsn, place.schema) == ["t: its events are not 1 to its version"]
 
 
-async def test_without_the_trigger_an_event_that_is_owed_to_nobody_is_found(
+async def test_without_the_trigger_an_event_that_is_due_to_no_webhook_is_found(
     place: Place, stores: tuple[PostgresStore, PostgresStore]
 ) -> None:
     connection = await asyncpg.connect(place.dsn)
     await connection.execute(f"DROP TRIGGER task_moved ON {place.schema}.task")
     await connection.close()
     await pushed(*stores)
-    assert await check_database(place.dsn, place.schema) == ["t: an event is not owed to its webhook"]
+    assert await check_database(place.dsn, place.schema) == ["t: an event is not due to its webhook"]
 
 
 async def test_without_the_owner_in_a_query_a_foreign_task_is_shown(
@@ -132,9 +132,9 @@ async def test_without_the_owner_in_a_query_a_foreign_task_is_shown(
     assert await first.load("t", BOB) is not None
 
 
-def told(task_id: str, begun: float, *events: tuple[float, int, str]) -> Told:
-    """A stream as a client wrote it down: when each event came, its number, and the state it told of."""
-    stream = Told(task_id)
+def received(task_id: str, begun: float, *events: tuple[float, int, str]) -> ReceivedStream:
+    """Return a stream as a client records it. Each event has its time, its number and the state in it."""
+    stream = ReceivedStream(task_id)
     stream.begun = begun
     for at, seq, state in events:
         stream.times.append(at)
@@ -142,21 +142,21 @@ def told(task_id: str, begun: float, *events: tuple[float, int, str]) -> Told:
     return stream
 
 
-def test_a_stream_that_begins_before_what_was_told_is_found() -> None:
+def test_a_stream_that_begins_before_a_received_event_is_found() -> None:
     client = Client([], seed=1)
-    client.told = [
-        told("t", 0, (1, 3, "WORKING")),
-        told("t", 0.5, (2, 2, "WORKING")),
-        told("t", 1.5, (2, 3, "WORKING")),
+    client.received = [
+        received("t", 0, (1, 3, "WORKING")),
+        received("t", 0.5, (2, 2, "WORKING")),
+        received("t", 1.5, (2, 3, "WORKING")),
     ]
-    assert check_versions(client) == []  # the second had begun before anybody was told of the third event
-    client.told.append(told("t", 1.5, (2, 2, "WORKING")))
-    assert check_versions(client) == ["t: a stream began with 2 after 3 was told"]
+    assert check_versions(client) == []  # the second began before the third event was received
+    client.received.append(received("t", 1.5, (2, 2, "WORKING")))
+    assert check_versions(client) == ["t: a stream began with 2 after 3 was received"]
 
 
-def test_a_read_that_shows_less_than_was_read_or_told_before_is_found() -> None:
+def test_a_read_that_shows_an_older_state_than_was_received_before_is_found() -> None:
     client = Client([], seed=1)
-    client.told = [told("t", 0, (1, 3, "CANCELED"))]
+    client.received = [received("t", 0, (1, 3, "CANCELED"))]
     client.reads = [(0.5, 2, "t", "WORKING"), (1.5, 2, "t", "CANCELED"), (3, 4, "u", "COMPLETED")]
     assert check_reads(client) == []
     client.reads += [(1.5, 2, "t", "WORKING"), (5, 6, "u", "WORKING")]

@@ -32,7 +32,7 @@ async def test_a_database_that_crashes_costs_no_task_and_no_event() -> None:
     assert (outcome.completed, outcome.lost) == (12, 0)
 
 
-async def test_a_stream_of_a_replica_that_leaves_ends_with_a_hint_and_goes_on_elsewhere() -> None:
+async def test_a_stream_of_a_replica_that_shuts_down_ends_with_a_retry_hint_and_continues_elsewhere() -> None:
     url = new_place(shared_server()).url
     async with replicas(url, url) as (leaving, staying), Client([leaving], SEED) as client:
         task_id = await client.start("count 40 0.2 safe")
@@ -40,14 +40,14 @@ async def test_a_stream_of_a_replica_that_leaves_ends_with_a_hint_and_goes_on_el
             async with http.get(f"{leaving.address}/tasks/{task_id}:subscribe") as stream:
                 await stream.content.readline()
                 leaving.send(signal.SIGTERM)
-                said = await stream.content.read()
-            assert b"TASK_STATE_FAILED" not in said
-            assert said.endswith(b"retry: 500\n\n")
+                rest = await stream.content.read()
+            assert b"TASK_STATE_FAILED" not in rest
+            assert rest.endswith(b"retry: 500\n\n")
             async with http.get(f"{staying.address}/tasks/{task_id}:subscribe") as stream:
                 assert b"TASK_STATE_COMPLETED" in await stream.content.read()
 
 
 @requirement("NFR-REL-001")
-async def test_three_replicas_are_restarted_one_after_the_other_and_no_client_notices() -> None:
+async def test_a_rolling_restart_of_three_replicas_fails_no_request() -> None:
     outcome = await rounds.rolling_round(new_place(shared_server()), requests=200, streams=6, seed=SEED)
     assert outcome.events >= 200

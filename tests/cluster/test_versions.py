@@ -1,4 +1,4 @@
-"""Replicas of two versions on one database, as in every upgrade without a pause."""
+"""Replicas of two versions on one database, as in every upgrade without downtime."""
 
 import signal
 
@@ -6,7 +6,7 @@ import asyncpg
 import pytest
 
 from apcore_a2a.storage.postgres.schema import MIGRATIONS
-from tests.cluster.checker import check_database, check_told, read_events
+from tests.cluster.checker import check_database, check_received, read_events
 from tests.cluster.replicas import Client, new_place, replicas
 from tests.postgres_server import shared_server
 from tests.processes import running
@@ -20,7 +20,7 @@ ENVIRONMENT = {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
 @requirement("NFR-REL-001")
 @pytest.mark.parametrize("first", ["older", "newer"])
 async def test_replicas_of_two_adjacent_versions_serve_each_others_tasks(first: str) -> None:
-    """Whichever was there first: an upgrade, and one that is taken back."""
+    """An upgrade, and a rollback."""
     place = new_place(shared_server())
     url = f"{place.url}&lease=3"
     later = {"older": ({}, {"LATER_BY": "1"}), "newer": ({"LATER_BY": "1"}, {})}[first]
@@ -49,14 +49,14 @@ async def test_replicas_of_two_adjacent_versions_serve_each_others_tasks(first: 
         await client.follow(left)
         assert await client.read(left) == "COMPLETED"
     assert await check_database(place.dsn, place.schema) == []
-    assert check_told(client, await read_events(place.dsn, place.schema)) == []
+    assert check_received(client, await read_events(place.dsn, place.schema)) == []
     connection = await asyncpg.connect(place.dsn)
     version = await connection.fetchval(f"SELECT version FROM {place.schema}.about")
     await connection.close()
     assert version == len(MIGRATIONS) + 1
 
 
-async def test_a_replica_does_not_start_on_tables_that_are_two_versions_later_and_says_what_to_do() -> None:
+async def test_a_replica_does_not_start_on_tables_two_versions_later_and_reports_what_to_do() -> None:
     place = new_place(shared_server())
     async with replicas(place.url, environments=[{"LATER_BY": "2"}]):
         async with running("-m", "tests.cluster.replica", place.url, **ENVIRONMENT) as old:

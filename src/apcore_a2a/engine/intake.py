@@ -21,7 +21,7 @@ from apcore_a2a.engine.replica.requests import ReplicaRequests, TaskElsewhere
 from apcore_a2a.engine.run import OPENED, AgentDecides, NewTask, NextMessage, Run
 from apcore_a2a.engine.runs import Runs
 from apcore_a2a.engine.stored_run import QueuedMessage, StoredRun
-from apcore_a2a.engine.task import LiveTask, Place, dequeue, enqueue, is_settled, refuse_message
+from apcore_a2a.engine.task import LiveTask, Place, dequeue, enqueue, is_settled, reject_message
 from apcore_a2a.engine.webhooks.operations import Webhooks, check_inline
 from apcore_a2a.errors import (
     A2AError,
@@ -379,7 +379,7 @@ class Intake:
         """Record in the task that the agent has rejected a queued message, because the task has changed meanwhile."""
         dequeue(live, queued)
         try:
-            await refuse_message(live, queued.request.message, f"The message was not taken: {error.message}")
+            await reject_message(live, queued.request.message, f"The message was not taken: {error.message}")
         except StoreUnavailableError:
             live.set_queue((queued, *live.queue))
             raise

@@ -1,7 +1,7 @@
-"""One run of an agent, from how it begins until its task is at rest: its phases, the run, and those who wait for it.
+"""One run of an agent, from its start until its task is at rest: its phases and stages, its starts and stops, the run.
 
-Rule: whatever the agent does, the task comes to rest in a stored state: by itself, by an exception, at the deadline, on
-cancel, at shutdown. An agent that ignores its cancellation is left behind; its task is not.
+Invariant: whatever the agent does, its task comes to rest in a stored state: by itself, after an exception, at the
+deadline, on cancel, at shutdown. An agent that ignores its cancellation is abandoned, and its task ends without it.
 """
 
 import asyncio
@@ -45,50 +45,49 @@ from apcore_a2a.protocol.model import Message, StatusUpdate, Task, TaskState, Ta
 logger = logging.getLogger(__name__)
 
 # ---- phases ---------------------------------------------------------------------------------------------------------
-# Where a run stands and which phase may follow which; how a run starts, and why it is stopped.
 #
-# A run is driven by one asyncio task, its *driver*, in which `Run.drive` calls the agent's generator. The agent and the
-# engine take turns in it: while the agent waits or computes, the driver is in the agent's hands; between two events it
-# is ours. Everything that is hard about a run is in the question what may happen to the driver from outside, and the
-# answer depends on whose hands it is in. So that is the state of a run, its `Phase`:
+# One asyncio task drives a run: its *driver*, in which `Run.drive` calls the agent's generator. The agent and the
+# engine alternate in it: while the agent waits or computes, the agent has control. Between two events the engine has
+# control. What may happen to the driver from outside depends on which of them has control, and that is the hard part of
+# a run. So it is the state of a run, its `Phase`:
 #
 #     OPENING ─► DECIDING ─► OPENING     an agent that may reply decides with its first event whether there is a task
 #        │           │
-#        └──► RUNNING ◄─► SAVING         the agent works; it stands at an event while the store catches up
+#        └──► RUNNING ◄─► SAVING         the agent works; it stops at an event while the store catches up
 #                │           │
-#                └─► LEAVING ◄           nothing more is taken from it; it may tidy up
+#                └─► LEAVING ◄           the engine takes no more events; the agent may clean up
 #                       │
-#                    ENDING ─► OVER      the driver brings the task to rest, unless it is
-#      ABANDONED ─► OVER                 from any phase in the agent's hands: whoever stopped the run does that
+#                    ENDING ─► OVER      the driver brings the task to rest, unless it rests already
+#      ABANDONED ─► OVER                 from any phase with the agent in control: `Run.stop` brings the task to rest
 #
-# A stop (cancel, deadline, shutdown) may be said in any phase. In the agent's hands (IN_AGENT) it cancels the driver,
-# which the agent feels as CancelledError where it waits. In ours it is only noted: cancelling would hit a write to the
-# store, and leave open whether it was made. The note is delivered when the agent waits next, or seen when its next
-# event comes. An agent that goes on all the same, for `Timing.cancel_grace` seconds, is ABANDONED: its task is ended
-# without it.
+# A stop (cancel, deadline, shutdown) may come in any phase. While the agent has control (IN_AGENT), the stop cancels
+# the driver, and the agent gets a CancelledError where it waits. While the engine has control, the stop is only
+# recorded: a cancellation would hit a write to the store, and the result of the write would be unknown. The stop takes
+# effect when the agent waits next, or when its next event comes. An agent that still runs `Timing.cancel_grace` seconds
+# later is ABANDONED, and its task ends without it.
 #
-# What is not a phase, because it holds in several: why the run was stopped (`_stop`), the first save that failed
-# (`_save_failure`), and whether the store has the task (`LiveTask.is_stored`).
+# Three facts are not phases, because they hold in several: why the run was stopped (`_stop`), the first save that
+# failed (`_save_failure`), and whether the store has the task (`LiveTask.is_stored`).
 #
-# What the agent yields is checked and put into a batch where it is yielded, and folded into the task when the batch is
-# saved: when the agent waits, ends, or has yielded BATCH events in a row. Folding earlier would let a read in between
-# see a task that is newer than its version.
+# Each event is checked and added to a batch when the agent yields it. The batch is folded into the task and saved when
+# the agent waits, ends, or has yielded BATCH events in a row. With earlier folding, a read in between would return a
+# task that is newer than its version.
 
 
 class Phase(Enum):
-    """Where a run stands: whose hands the driver is in, and who may write the task."""
+    """The state of a run: whether the agent or the engine has control, and which code may write the task."""
 
-    OPENING = "how the run begins is on its way to the store; the agent is not called yet, or stands at its first event"
-    DECIDING = "the agent has control, and its first event says whether there will be a task"
-    RUNNING = "the agent has control; what it yielded is saved each time it waits"
-    SAVING = "the agent stands at an event; the driver waits for the store, or for others to have their turn"
-    LEAVING = "the agent has control to tidy up; nothing that it says is taken"
-    ENDING = "the agent is done with; the driver brings its task to rest"
-    ABANDONED = "the agent did not hear its cancellation; whoever stopped the run brings its task to rest"
-    OVER = "nobody writes any more"
+    OPENING = "the start of the run is being stored; the agent is not called yet, or waits at its first event"
+    DECIDING = "the agent has control, and its first event decides whether there will be a task"
+    RUNNING = "the agent has control; its events are saved each time it waits"
+    SAVING = "the agent waits at an event; the driver waits for the store, or lets other asyncio tasks run"
+    LEAVING = "the agent has control to clean up; its events are ignored"
+    ENDING = "the agent has finished; the driver brings its task to rest"
+    ABANDONED = "the agent ignored its cancellation; `Run.stop` brings its task to rest"
+    OVER = "the run writes nothing more"
 
 
-# By their own names, as h11 has its states: a run looks at them a dozen times for each message.
+# Module constants, like the states of h11: a run reads them a dozen times for each message.
 OPENING: Final = Phase.OPENING
 DECIDING: Final = Phase.DECIDING
 RUNNING: Final = Phase.RUNNING
@@ -110,11 +109,11 @@ MOVES: Final[dict[Phase, frozenset[Phase]]] = {
     OVER: frozenset(),
 }
 IN_AGENT: Final = frozenset({DECIDING, RUNNING, LEAVING})
-"""The agent has the driver: only now may it be cancelled, or left behind."""
+"""The phases in which the agent has control. Only then may the driver be cancelled or abandoned."""
 
 
 class Stop(Enum):
-    """Why a run is stopped from outside, in the words its task ends with."""
+    """Why a run is stopped from outside. The value is the text of the task's last status."""
 
     CANCEL = "Canceled by client"
     DISCONNECT = "Canceled: the client disconnected"
@@ -123,15 +122,15 @@ class Stop(Enum):
     LOST = "Worker lost: the process running this task lost its lease"
 
 
-# Those of a stop that make the task a failed one, each with the type that its metadata names; the others cancel it.
-# The requirements have one type for what took too long (FR-ERR-005), whoever looked at the clock.
+# The stops after which the task has failed, each with the error type in its metadata. After the others it is canceled.
+# The requirements have one type for all timeouts (FR-ERR-005).
 FAILING_STOPS: Final = {
     Stop.TIMEOUT: "ModuleTimeoutError",
     Stop.SHUTDOWN: "ServerShutdownError",
     Stop.LOST: "WorkerLostError",
 }
 NOT_OF_THE_TASK: Final = frozenset({Stop.SHUTDOWN, Stop.LOST})
-"""What stops a run because of where it runs: another replica may run it again, if there is one."""
+"""The stops that concern this process and not the task. Another replica may run the task again, if there is one."""
 
 
 # ---- how far a run has come ------------------------------------------------------------------------------------------
@@ -155,44 +154,38 @@ RESTED: Final = Stage.RESTED
 
 
 class NewTask(Struct, frozen=True, gc=False):
-    """With a new task, which is worked on at once."""
+    """Starts with a new task, in the state WORKING."""
 
     key: str = ""
 
 
 class AgentDecides(Struct, frozen=True, gc=False):
-    """With the agent: its first event makes a task, or is a reply instead of one."""
+    """Starts with the agent, whose first event makes a task, or is a reply instead of a task."""
 
 
 class NextMessage(Struct, frozen=True, gc=False):
-    """With what the user says to a task that waits."""
+    """Starts with the user's next message to a task that waits."""
 
 
 class Rerun(Struct, frozen=True, gc=False):
-    """From the start, after the process that ran it died."""
+    """Starts a task again from its beginning, after the process that ran it ended."""
 
 
 class FromQueue(Struct, frozen=True, gc=False):
-    """With a task that waited for a replica with room; nobody has begun with it."""
+    """Starts a task that waited for a replica with a free slot, and never ran."""
 
 
 Start = NewTask | AgentDecides | NextMessage | Rerun | FromQueue
 
 
 # ---- run ------------------------------------------------------------------------------------------------------------
-# One run of an agent, from how it begins until its task is at rest.
-#
-# Rule: whatever the agent does, the task comes to rest in a stored state: by itself, by an exception, at the deadline,
-# on cancel, at shutdown. An agent that ignores its cancellation is left behind; its task is not.
-#
-# What may happen to a run, and when, is said above, with its phases: read that first.
 
-BATCH: Final = 64  # events taken from an agent in a row; then they are saved, and others get a turn
+BATCH: Final = 64  # events taken from an agent in a row before they are saved and other asyncio tasks run
 _WITH_STATUS: Final = (StatusUpdate, Task)
 
 
 def stopped_status(stop: Stop) -> StatusUpdate:
-    """The end of a task whose run is stopped from outside."""
+    """Return the last status of a task whose run is stopped from outside."""
     if stop in FAILING_STOPS:
         return failed_status(AgentError(stop.value, kind=FAILING_STOPS[stop]))
     return status_with_text(TaskState.CANCELED, stop.value)
@@ -216,13 +209,13 @@ class Run:
         self.phase = OPENING
         self.stage = Stage.BEGUN
         self._waiters: dict[asyncio.Future[None], Stage] = {}  # requests, each with the stage that it waits for
-        self.began = 0  # the version of `call.task`, where the agent takes over
+        self.began = 0  # the version of `call.task`, with which the agent starts
         self.earlier: str | None = None
         self.reply: Message | None = None
         self.error: A2AError | None = None
-        self.quota_key = ""  # whose share of runs it takes; set by `Runs`, which counts them
+        self.quota_key = ""  # the quota that the run counts against; set by `Runs`
         self.driver: asyncio.Task[None]
-        self.stopping: asyncio.Task[None] | None = None  # set by `Runs.stop`: a run is stopped once
+        self.stopping: asyncio.Task[None] | None = None  # set by `Runs.stop`, which stops a run once
         self.deadline = math.inf  # by the monotonic clock; set by `Runs`, which stops the run then
         self._start = start
         self._agent = agent
@@ -231,36 +224,36 @@ class Run:
         self._max_event = options.max_event_bytes
         self._max_output = options.max_output_bytes
         self._room = options.max_output_bytes  # bytes that the agent may still yield
-        self._batch: list[CheckedEvent] = []  # what the agent has yielded since the last save
+        self._batch: list[CheckedEvent] = []  # the events since the last save
         self._stop: Stop | None = None
-        self._save_failure: BaseException | None = None  # of a save, while the agent had control
+        self._save_failure: BaseException | None = None  # the error of a save while the agent had control
         self.started: float | None = None  # when the agent was called, by the monotonic clock
 
     @property
     def output_bytes(self) -> int:
-        """What the agent has yielded."""
+        """Return the number of bytes that the agent has yielded."""
         return self._max_output - self._room
 
     async def drive(self) -> None:
-        """Run the agent to its end. Never raises but when it is cancelled in the middle of the end."""
+        """Run the agent to its end. Raises only CancelledError, and only if cancelled during `_end`."""
         try:
             if isinstance(self._start, AgentDecides) or await self._open(self._start):
                 failure = await self._run_agent()
                 if self.phase is ABANDONED or self.phase is OVER:
-                    return  # it came back after all; its task has been ended without it
+                    return  # the agent returned after it was abandoned; its task has ended without it
                 if self.call.cancel.was_ignored:
                     self._observer.run_abandoned(self.live.task.id)
                 if self._needs_end(failure):
                     await self._end(failure)
             if isinstance(self.error, StoreUnavailableError) and self.phase is not ENDING:
-                # The store may have the beginning of the run all the same, and then it needs an end.
+                # The store may have the start of the run all the same. Then the task needs an end.
                 await self._end(self.error, in_doubt=True)
         finally:
             if self.phase is not ABANDONED and self.phase is not OVER:
                 self._close()
 
     async def _open(self, start: Start) -> bool:
-        """Store how the run begins. Whether there is something to run now."""
+        """Store the start of the run. Return whether there is something to run now."""
         live = self.live
         try:
             match start:
@@ -288,30 +281,30 @@ class Run:
     # ---- the agent at work ----------------------------------------------------------------------------------------
 
     async def _run_agent(self) -> BaseException | None:
-        """Have the agent run; what it failed with, if it did."""
+        """Run the agent. Return the error it failed with, or None."""
         self.started = time.monotonic()
         self._observer.run_started(self.live.task.id)
         try:
             if self._stop is None:
                 self._prepare_call()
                 await self._listen(self._agent.run(self.call))
-        except BaseException as error:  # also SystemExit: an agent does not end the server
+        except BaseException as error:  # also SystemExit: an agent must not end the server
             return self._save_failure or error
         return self._save_failure
 
     def _prepare_call(self) -> None:
-        """Give the agent a task of its own: what it does to it changes nothing."""
+        """Give the agent a copy of the task, so that its changes have no effect."""
         live = self.live
         self.began = live.version
         live.rested = False
         if self.call.resumed or self.call.task is live.task:
             self.call.task = copy(live.task)
         else:
-            # A new task was stored as another object; the one that the call came with is nobody else's.
+            # A new task is stored as another object, so no other code has the task of the call.
             self.call.task.status = live.task.status
 
     async def _listen(self, events: AsyncGenerator[AgentEvent, None]) -> None:
-        """Take what the agent yields, save what is left of it at the end, then let the agent tidy up."""
+        """Take the agent's events, save the rest of them at the end, then let the agent clean up."""
         try:
             try:
                 self.phase = DECIDING if isinstance(self._start, AgentDecides) else RUNNING
@@ -328,10 +321,10 @@ class Run:
             await events.aclose()
 
     async def _take_all(self, events: AsyncGenerator[AgentEvent, None]) -> None:
-        """Take events until the last one, or until none is wanted any more."""
+        """Take events until the last one, or until the run takes no more."""
         live = self.live
         while True:
-            # What `async for` does, but for the call when the agent has to wait for its next event.
+            # This is `async for`, with a call before the agent waits for its next event.
             try:
                 event = await notice_wait(anext(events), self._agent_waits)
             except StopAsyncIteration:
@@ -339,7 +332,7 @@ class Run:
             if self.phase is DECIDING and not await self._decide(event):
                 continue
             if self.phase is not RUNNING or self._save_failure is not None:
-                return  # it was left behind or stopped, or nothing it says can be saved
+                return  # the run was abandoned or stopped, or its events cannot be saved
             if live.unsaved and live.must_catch_up():
                 self.phase = SAVING
                 await live.catch_up()
@@ -349,15 +342,15 @@ class Run:
             if not self._take(event):
                 return
             if len(self._batch) == BATCH:
-                if self._stop is not None:  # and it went on without ever waiting
+                if self._stop is not None:  # the agent has not waited since the stop
                     return
                 self.phase = SAVING
                 self._save_batch()
-                await asyncio.sleep(0)  # an agent that never waits leaves others their turn
+                await asyncio.sleep(0)  # lets other asyncio tasks run, even if the agent never waits
                 self.phase = RUNNING
 
     async def _decide(self, event: AgentEvent) -> bool:
-        """The first event is a reply, or it makes the task. False if that was all it had to say."""
+        """Use the first event as the reply, or make the task. Return whether the event has to be taken as well."""
         checked, _ = check_event(event, self.live.task)
         if isinstance(checked, Remember):
             self.live.memo = checked.memo
@@ -369,7 +362,7 @@ class Run:
             return True
         is_new_task = isinstance(checked, Task) and checked.status.state is TaskState.SUBMITTED
         if isinstance(checked, Task) and is_new_task:
-            self.live.adopt(checked)  # its own idea of a new task is taken as it is
+            self.live.adopt(checked)  # the new task is stored as the agent yielded it
         self.phase = OPENING
         opened = await self._open(self._start)
         if not opened or self._stop is not None:
@@ -379,8 +372,8 @@ class Run:
         return not is_new_task
 
     def _take(self, event: AgentEvent) -> bool:
-        """Put an event into the batch. Whether others may follow it."""
-        if isinstance(event, Message) and self._agent.may_reply:  # the end of its task
+        """Add an event to the batch. Return whether more events may follow."""
+        if isinstance(event, Message) and self._agent.may_reply:  # a reply ends the task
             event = StatusUpdate(status=TaskStatus(state=TaskState.COMPLETED, message=event))
         checked = check_event(event, self.live.task)
         size = len(checked[1])
@@ -392,7 +385,7 @@ class Run:
             return True
         state = event.status.state
         if state is TaskState.CANCELED and self._stop in FAILING_STOPS:
-            return False  # it was stopped, but not by its client
+            return False  # the run was stopped, but not by its client
         self._batch.append(checked)
         return state not in TERMINAL
 
@@ -420,14 +413,14 @@ class Run:
     # ---- saving ---------------------------------------------------------------------------------------------------
 
     def _agent_waits(self) -> None:
-        """Save what the agent has yielded, and deliver a stop that was only noted. Never raises."""
+        """Save the batch, and deliver a stop that was only recorded. Never raises."""
         if self._batch and self.phase is RUNNING:
             try:
                 self._save_batch()
             except Exception as error:
                 self._save_failed(error)
         if self._stop is not None and self.phase in IN_AGENT:
-            # Not at once: a task that cancels itself is cancelled at its next wait, which could be a write of ours.
+            # Not at once: a task that cancels itself is cancelled at its next wait, which may be a write to the store.
             asyncio.get_running_loop().call_soon(self._cancel_driver)
 
     def _cancel_driver(self) -> None:
@@ -448,12 +441,12 @@ class Run:
         error = self.live.save_error
         if error is not None:
             self._save_failed(error)
-        elif self.phase is RUNNING and not self.live.unsaved:  # in other phases the driver waits for it itself
+        elif self.phase is RUNNING and not self.live.unsaved:  # in other phases the driver waits for the save itself
             self._note_rest()
 
     def _save_failed(self, error: BaseException) -> None:
-        """What the agent says cannot be saved: there is no use in waiting for it."""
-        if self._save_failure is None:  # the first one: those after it are stale because of it
+        """Cancel the agent, because its events cannot be saved."""
+        if self._save_failure is None:  # later failures follow from the first one
             self._save_failure = error
             asyncio.get_running_loop().call_soon(self._cancel_driver)
 
@@ -469,14 +462,14 @@ class Run:
         return failure is not None or not self.live.has_ended()
 
     async def _end(self, failure: BaseException | None, *, in_doubt: bool = False) -> None:
-        """Bring the task to rest, unless it is, however long the store takes.
+        """Bring the task to rest, unless it rests, however long the store takes.
 
-        `in_doubt`: the store did not say whether it has the beginning of the run.
+        `in_doubt`: it is unknown whether the store has the start of the run.
         """
         if self.phase is not ABANDONED:
             self.phase = ENDING
         end = self._outcome(failure)
-        # An interrupted task whose agent has simply returned waits for its user; one that was stopped does not.
+        # An interrupted task waits for its user if the agent has returned. It does not if the run was stopped.
         resting = TERMINAL if (self._stop or failure) and not in_doubt else AT_REST
         attempt = 0
         while True:
@@ -484,14 +477,14 @@ class Run:
                 if not self.live.is_stored and not in_doubt:
                     in_doubt = not await self._open(AgentDecides())
                     if in_doubt and not isinstance(self.error, StoreUnavailableError):
-                        return  # the store said that it does not have it
+                        return  # the store does not have the task
                 await self._write_end(end, resting)
                 return
             except (StaleWriteError, TaskNotFoundError):
                 logger.warning("task is gone or taken over", extra={"task_id": self.live.task.id})
                 break
             except Exception as error:
-                if attempt == len(self._timing.save_retries):  # its sender need not wait any longer
+                if attempt == len(self._timing.save_retries):  # the sender gets an error and waits no longer
                     logger.error("task end not stored yet", exc_info=error, extra={"task_id": self.live.task.id})
                     self.error = StoreUnavailableError()
                     self._reach(RESTED)
@@ -510,17 +503,17 @@ class Run:
             await live.write(end)
         await live.flush()
         if live.state is TaskState.AUTH_REQUIRED and live.stored_run is not None:
-            # Its agent has returned instead of waiting for the login: a restart has nothing to run.
+            # The agent has returned instead of waiting for the login, so a restart has nothing to run.
             await clear_run(live)
 
     def _outcome(self, failure: BaseException | None) -> StatusUpdate:
-        """What the task ends with, if it has not ended by itself."""
+        """Return the last status of a task that has not ended by itself."""
         if self._stop is not None:
             return stopped_status(self._stop)
         if failure is None:
             return failed_status(AgentError("The agent ended without finishing the task"))
         if isinstance(failure, asyncio.CancelledError) and self.driver.cancelling():
-            return stopped_status(Stop.SHUTDOWN)  # the loop is being torn down
+            return stopped_status(Stop.SHUTDOWN)  # the event loop is shutting down
         if isinstance(failure, A2AError) and not isinstance(failure, InvalidStateTransitionError):
             return failed_status(failure)
         reference = secrets.token_hex(6)
@@ -528,15 +521,15 @@ class Run:
         return failed_status(InternalError(reference))
 
     async def stop(self, reason: Stop) -> bool:
-        """End the run: the token first, then asyncio's cancel, then without the agent. Called once; never raises.
+        """End the run: by its cancel token, then by cancelling the driver, then without the agent. Never raises.
 
-        Whether the agent was left behind, and the driver with it.
+        It is called once. Return whether the agent was abandoned, and the driver with it.
         """
         self._stop = reason
         self.call.cancel.cancel()
-        self._cancel_driver()  # where it may not be cancelled, the driver will see that it is stopped
+        self._cancel_driver()  # while the engine has control, the driver checks `_stop` itself
         await asyncio.wait({self.driver}, timeout=self._timing.cancel_grace)
-        if self.phase not in IN_AGENT:  # it has ended, or the store is slow, not the agent
+        if self.phase not in IN_AGENT:  # the run has ended, or it waits for the store and not for the agent
             await asyncio.wait({self.driver})
             return False
         logger.warning("agent ignored its cancellation", extra={"task_id": self.live.task.id})

@@ -1,6 +1,6 @@
-"""A task that is worked on or watched: whose turn it is, what comes next, and what is stored for others to go on with.
+"""A live task: its turn, its events on their way to the store and to readers, and what a restart needs to go on.
 
-Rule: a task is written here and nowhere else, by whoever has its turn.
+Invariant: only this module writes a task, on behalf of the holder of its turn.
 """
 
 import asyncio
@@ -45,14 +45,13 @@ from apcore_a2a.protocol.model import (
 from apcore_a2a.storage.contract import Change, Record, Store, Webhook, as_shared
 
 # ---- turns ----------------------------------------------------------------------------------------------------------
-# Whose turn it is: one at a time, in the order of asking.
 
 Place = asyncio.Future[None] | None
-"""A place in a queue: None when the turn has come already. The one shape here for "done now, or wait for this"."""
+"""A place in the queue of a turn. None means that the turn has come already, and there is nothing to wait for."""
 
 
 class Turn:
-    """Taken by one at a time, in the order of asking. It goes from hand to hand: who comes later cannot slip in."""
+    """A lock that is granted in the order of requests. `give` passes it on directly, so no later request overtakes."""
 
     __slots__ = ("_queue", "is_taken")
 
@@ -62,11 +61,11 @@ class Turn:
 
     @property
     def waiting(self) -> int:
-        """How many wait for it."""
+        """Return the number of requests that wait."""
         return len(self._queue)
 
     def join(self) -> Place:
-        """A place in the queue, taken at once, to be waited for with `wait`."""
+        """Join the queue at once, and return the place. The caller waits for it with `wait`."""
         if not self.is_taken:
             self.is_taken = True
             return None
@@ -82,7 +81,7 @@ class Turn:
         except asyncio.CancelledError:
             if place.cancelled():
                 self._queue.pop(place, None)
-            else:  # the turn had come already, so it goes on to the next
+            else:  # the turn had been granted already, so it is passed on
                 self.give()
             raise
 
@@ -90,7 +89,7 @@ class Turn:
         await self.wait(self.join())
 
     def give(self) -> None:
-        """Let the next one have it."""
+        """Pass the turn on to the next place in the queue, or release it."""
         while self._queue:
             place = next(iter(self._queue))
             del self._queue[place]
@@ -107,22 +106,22 @@ class Turn:
 
 
 # ---- the task -------------------------------------------------------------------------------------------------------
-# One task that somebody runs or watches: the only writer of that task.
 #
-# Rule: fold, save, publish, in this order. No reader sees what a restart would forget.
+# Invariant: fold, save, publish, in this order. No reader sees an event that a restart would lose.
 
 MAX_QUEUED: Final = 32  # messages that may wait for one running task
-MAX_UNSAVED: Final = 64  # writes an agent may be ahead of a durable store
+MAX_UNSAVED: Final = 64  # writes by which an agent may be ahead of a durable store
 
 Saving = asyncio.Future[None] | None
-"""A write: None when it is saved already. Never await it where one may be cancelled: that would cancel the write."""
+"""A write to the store. None means that it is saved. Code that may be cancelled must not await it directly: that would
+cancel the write."""
 
 
 class TaskRegistry:
     """The live tasks of an engine, and what they share: the store, the observer and the options."""
 
     def __init__(self, store: Store, observer: Observer, options: EngineOptions = DEFAULTS) -> None:
-        self.tasks: dict[str, LiveTask] = {}  # by id; each enters and leaves by itself
+        self.tasks: dict[str, LiveTask] = {}  # by id; each LiveTask adds and removes itself
         self.store = store
         self.observer = observer
         self.options = options
@@ -136,17 +135,17 @@ class Runner(Struct, frozen=True):
 
     @property
     def is_none(self) -> bool:
-        """Whether no other replica runs the task: this replica does, or the task is idle."""
+        """Return whether no other replica runs the task: this replica does, or the task is idle."""
         return self.stored is None
 
     @property
     def is_any(self) -> bool:
-        """Whether the task waits for any replica with room."""
+        """Return whether the task waits for any replica with a free slot."""
         return self.stored == ""
 
     @property
     def name(self) -> str:
-        """The name of the replica that runs the task; empty in the other two cases."""
+        """Return the name of the replica that runs the task. Empty in the other two cases."""
         return self.stored or ""
 
 
@@ -155,21 +154,23 @@ ANY_RUNNER: Final = Runner("")
 
 
 class LiveTask:
-    """A task in memory, with its log, its holders and its turn. It owns four things; only its methods change them.
+    """A task in memory, with its log, its holders and its turn. Only its methods change these four.
 
-    The task, as of its last folded event: `task`, and `version`, the number of that event. To fold is to change the
-    task in memory, at once.
+    The task as of its last folded event: `task`, and `version`, the number of that event. Folding an event changes the
+    task in memory at once.
 
-    The log, which readers follow. An event gets there when the store has it: `log.version` is what is saved and
-    published. With a durable store the agent goes on while it commits, so up to MAX_UNSAVED writes lie between the two.
-    A save that fails leaves the task *out of step*: what is folded may or may not be in the store. `resync` reads the
-    store and goes on from there; until then nothing more is written.
+    The log, which readers follow. An event is published in the log when the store has it: `log.version` is the last
+    event that is saved and published. A durable store commits while the agent goes on, so up to MAX_UNSAVED writes lie
+    between the two versions. A failed save leaves the task *out of step*: the store may or may not have the folded
+    events. `resync` reads the store and goes on from there. Until then nothing more is written.
 
-    The holders: runs, streams, requests, queued messages. While there is one, the task stands in the registry, and
-    nobody makes a second LiveTask of it, which would be a second writer. When the last one lets go it leaves.
+    The holders: runs, streams, requests, queued messages. The registry has the task as long as there is a holder, so
+    there is never a second LiveTask of it, which would be a second writer. When the last holder releases the task, it
+    leaves the registry.
 
-    The turn: one run at a time. Messages wait for it in the order in which they came; a cancel waits, too. A message
-    whose sender does not wait is stored until its turn comes (`queue`), and refused in the task itself if none comes.
+    The turn: one run at a time. Messages wait for it in the order of their arrival, and so does a cancel. A message
+    whose sender does not wait is stored until its turn comes (`queue`). If the task ends before, the message is
+    rejected in the task itself.
     """
 
     def __init__(self, task: Task, owner: str, registry: TaskRegistry, record: Record | None = None) -> None:
@@ -177,19 +178,19 @@ class LiveTask:
         self.owner = owner
         self.version = record.version if record else 0
         self.log = EventLog(self.version, registry.options)
-        self.turn = Turn(is_taken=record is None)  # a new task's is its first run's
-        self.memo = record.memo if record else b""  # what the agent asked to be remembered, as JSON
+        self.turn = Turn(is_taken=record is None)  # the first run of a new task has its turn
+        self.memo = record.memo if record else b""  # the agent's memo, as JSON
         self.stored_run: StoredRun | None = None  # what another process would need to run it again
         self.queue: tuple[QueuedMessage, ...] = ()  # acknowledged messages, in the order in which they will be run
         self.has_webhook = False  # then the task is not canceled when its last subscriber leaves
         self._new_webhook: Webhook | None = None  # stored with a new task
         self._run_body = b""  # `stored_run` and `queue` as a durable store keeps them
         self._queue_body = b""  # the same without the run
-        self.is_stored = record is not None  # else there is no task yet, or the store has not said so
-        self.rested = False  # whether the run that has the turn has brought the task to rest, if only for a moment
-        self.runner = NO_RUNNER  # as of the last look at the store
+        self.is_stored = record is not None  # if not, there is no task yet, or the store has not confirmed it
+        self.rested = False  # whether the present run has brought the task to rest, even if only for a moment
+        self.runner = NO_RUNNER  # as of the last read from the store
         self.unsaved: deque[asyncio.Future[None]] = deque()  # writes on their way, in order
-        self._epoch = record.epoch if record else 1  # of the lease; a durable store refuses writes with an older one
+        self._epoch = record.epoch if record else 1  # of the lease; a durable store rejects writes with an older one
         self._store = registry.store
         self._observer = registry.observer
         self._registry = registry.tasks
@@ -197,12 +198,12 @@ class LiveTask:
         self._cancels = 0
         self._unwatched_timer: asyncio.TimerHandle | None = None
         self._out_of_step = False
-        self.save_error: BaseException | None = None  # the first since the last `resync`: those after it are stale
-        self._document: Document | None = None  # the task as of `version`, once somebody needed it
+        self.save_error: BaseException | None = None  # the first since the last `resync`: later ones follow from it
+        self._document: Document | None = None  # the task as of `version`, encoded on the first request
         self._snapshot_entry: LogEntry | None = None  # the same as an event, for streams
         registry.tasks[task.id] = self
 
-    # ---- what it is -----------------------------------------------------------------------------------------------
+    # ---- the task as it is ----------------------------------------------------------------------------------------
 
     @property
     def state(self) -> TaskState:
@@ -210,26 +211,26 @@ class LiveTask:
 
     @property
     def is_shared(self) -> bool:
-        """Whether other replicas may write the task, too."""
+        """Return whether other replicas may write the task, too."""
         return as_shared(self._store) is not None
 
     @property
     def is_in_step(self) -> bool:
-        """Whether what is folded is what is stored and told."""
+        """Return whether all folded events are stored and published."""
         return not self._out_of_step and self.version == self.log.version
 
     def has_ended(self) -> bool:
-        """Whether the task is over, as a restart would find it, too."""
+        """Return whether the task has ended, and its end is stored."""
         return self.version == self.log.version and self.task.status.state in TERMINAL
 
     def snapshot(self) -> Document:
-        """The task as of now, encoded once until it changes: a hundred may ask for it, and it may be large."""
+        """Return the present task. It is encoded once until it changes: many readers may ask for a large task."""
         if self._document is None:
             self._document = Document(encode(self.task), copy(self.task))
         return self._document
 
     async def latest(self) -> Snapshot:
-        """The task as a restart would find it, with its version."""
+        """Return the task as it is stored, with its version."""
         if self.version == self.log.version:
             return Snapshot(self.snapshot(), self.version)
         record = await self._store.load(self.task.id, self.owner)
@@ -238,7 +239,7 @@ class LiveTask:
         return Snapshot(record.document, record.version)
 
     async def latest_entry(self) -> LogEntry:
-        """The task itself as an event, with the sequence number of the last event in it; one for all who ask."""
+        """Return the task as an event with the sequence number of its last event. All readers share one entry."""
         snapshot = await self.latest()
         shared = self._snapshot_entry
         if shared is None or shared.seq != snapshot.version:
@@ -247,10 +248,10 @@ class LiveTask:
         return shared
 
     def stored_events(self) -> StoredEvents:
-        """A reader of the events that the store has kept, if any; it holds nothing of the task, which may be large."""
+        """Return a reader of the stored events, if there are any. It does not keep the task in memory."""
         return partial(self._store.events, self.task.id, self.owner)
 
-    # ---- who holds it ---------------------------------------------------------------------------------------------
+    # ---- holders --------------------------------------------------------------------------------------------------
 
     def hold(self) -> None:
         self._holders += 1
@@ -264,7 +265,7 @@ class LiveTask:
                 del self._registry[self.task.id]
 
     def end_run(self) -> None:
-        """A run has ended: the next message's turn comes."""
+        """Pass the turn on to the next message, and release the task."""
         self.turn.give()
         self.release()
 
@@ -277,8 +278,8 @@ class LiveTask:
             self.release()
 
     def when_unwatched(self, seconds: float, stop: Callable[[], object]) -> None:
-        """Call `stop` after a while, unless somebody takes an interest in the task again."""
-        if self._holders == 1 and not self.has_webhook:  # the run itself
+        """Call `stop` after a delay, unless the task gets a subscriber or another holder before."""
+        if self._holders == 1 and not self.has_webhook:  # the only holder is the run
             self._set_unwatched_timer(asyncio.get_running_loop().call_later(seconds, stop))
 
     def _set_unwatched_timer(self, timer: asyncio.TimerHandle | None) -> None:
@@ -286,17 +287,17 @@ class LiveTask:
             self._unwatched_timer.cancel()
         self._unwatched_timer = timer
 
-    # ---- whose turn it is -----------------------------------------------------------------------------------------
+    # ---- the turn -------------------------------------------------------------------------------------------------
 
     def join_queue(self, *, acknowledged: bool = False) -> Place:
-        """A place for a message, to be waited for with `turn.wait`; one that was acknowledged is not refused."""
+        """Return a place for a message, to wait for with `turn.wait`. Acknowledged messages are never rejected."""
         if self.turn.waiting >= MAX_QUEUED and not acknowledged:
             raise OverloadedError("Too many messages wait for this task; try again later")
         return self.turn.join()
 
     @contextmanager
     def canceling(self) -> Iterator[None]:
-        """Meanwhile messages are refused when their turn comes, so the turn of the cancel comes soon."""
+        """Reject messages whose turn comes within this block, so that the turn of the cancel comes soon."""
         self._cancels += 1
         try:
             yield
@@ -306,7 +307,7 @@ class LiveTask:
     def takes_messages(self) -> bool:
         return self.state not in TERMINAL and self._cancels == 0
 
-    # ---- what another process would need -------------------------------------------------------------------------
+    # ---- what a restart or another replica needs ------------------------------------------------------------------
 
     def set_run(self, run: StoredRun | None) -> None:
         """Set what is stored of the task's run from the next write on."""
@@ -338,13 +339,13 @@ class LiveTask:
         return self._run_body  # an agent that waits for a login is run again, too
 
     def lose(self) -> None:
-        """Another process writes the task now: whoever watches it reads the store again."""
+        """Give the task up, because another process writes it now. Its readers read the store again."""
         self._out_of_step = True
-        if not self.is_shared:  # else it is followed from now on
+        if not self.is_shared:  # a shared task is followed from now on
             self.log.close()
 
     async def save_run(self, *, hand_on: bool = False) -> None:
-        """Store what is run and what waits, with no event."""
+        """Store the run and the queue, without an event."""
         change = self._change([])
         change.hand_on = hand_on
         saving = self._store.append(change)
@@ -355,20 +356,20 @@ class LiveTask:
     # ---- how a run begins -----------------------------------------------------------------------------------------
 
     def adopt(self, task: Task) -> None:
-        """Take an agent's own idea of its new task, before it is stored."""
+        """Use the task that the agent yielded as the new task, before it is stored."""
         if task.id != self.task.id or task.context_id != self.task.context_id:
             raise InvalidAgentResponseError("The agent published a task that is not its own")
         timestamp = task.status.timestamp or utc_now()
         self.task = keep_transitions(self.task, copy(replace(task, status=replace(task.status, timestamp=timestamp))))
 
     async def create(self, *, key: str = "", working: bool = False, hand_on: bool = False) -> str | None:
-        """Store a new task, and that it is worked on if it is; the id of the earlier one if `key` was used before."""
+        """Store a new task, with the step to WORKING if `working`. Return the id of the earlier task with this key."""
         self.task, body = detach_task(self.task)
         self.version = 1
         entries = [LogEntry(1, self.task.status.state, body)]
         records = [body]
         if working:
-            # Folded before the first save: two writes for what always comes together would cost twice as much.
+            # Folded before the first save, because both events always come together and two writes cost twice as much.
             event, body = bare_status(TaskState.WORKING, self.task)
             fold(self.task, event)
             self.version = 2
@@ -377,7 +378,7 @@ class LiveTask:
         change = self._change(records)
         change.hand_on = hand_on
         change.webhook = self._new_webhook
-        self._out_of_step = True  # until the store says that it has it
+        self._out_of_step = True  # until the store confirms the write
         earlier = await self._store.create(change, key=key)
         self._out_of_step = False
         if earlier is None:
@@ -388,9 +389,9 @@ class LiveTask:
     # ---- what another replica writes --------------------------------------------------------------------------------
 
     def follow(self, record: Record) -> None:
-        """Go on from what the store has, which another replica may have written, or this one under an older claim."""
+        """Continue from the stored record, which another replica wrote, or this one under an earlier epoch."""
         if record.version < self.version and not self._out_of_step:
-            return  # an older look
+            return  # the record was read before the latest change
         self.memo = record.memo
         self._epoch = record.epoch
         self.save_error = None
@@ -407,7 +408,7 @@ class LiveTask:
             self.log.close()
 
     def follow_events(self, records: Sequence[bytes], *, epoch: int, memo: bytes) -> None:
-        """Fold events that another replica has saved, the next after `version`, and publish them."""
+        """Fold and publish events that another replica has saved. The first one follows `version`."""
         self.memo = memo
         self._epoch = epoch
         entries = fold_records(self.task, records, after=self.version)
@@ -420,39 +421,39 @@ class LiveTask:
     # ---- fold, save, publish --------------------------------------------------------------------------------------
 
     async def write(self, event: AgentEvent) -> None:
-        """Fold one event, have it saved and published; done when all that was folded is saved.
+        """Fold one event, and wait until all folded events are saved.
 
         Raises:
-            A2AError: it may not follow, or the store could not take it.
+            A2AError: the event is not allowed in this state, or the store failed.
         """
         self.begin_save([check_event(event, self.task)])
         await self.flush()
 
     def begin_save(self, events: list[CheckedEvent], *, said: Message | None = None) -> Saving:
-        """Fold events and hand them to the store, together: one save costs what many would.
+        """Fold events and pass them to the store in one write, which costs as much as the write of a single event.
 
         Raises:
-            A2AError: an event may not follow; those before it are on their way all the same.
+            A2AError: an event is not allowed in its state. The events before it are written.
         """
         folded = Folded([], [])
         failure = None
         try:
             for event, body in events:
                 self._fold(event, body, folded, said)
-                said = None  # it caused the first event
+                said = None  # the message caused the first event only
         except A2AError as error:
             failure = error
         saving = None
-        if folded.entries:  # a memo alone is saved with the next event
+        if folded.entries:  # a memo without events is saved with the next event
             saving = self._hand_over(folded.entries, folded.records)
         if failure is not None:
             raise failure
         return saving
 
     def _fold(self, event: AgentEvent, body: bytes, folded: Folded, said: Message | None = None) -> None:
-        """Fold one event: with the step to WORKING that agents leave out, and not at all if it says nothing new.
+        """Fold one event. Add the step to WORKING if the agent left it out. Skip an event that repeats the state.
 
-        `said` is the user's message that caused it.
+        `said` is the user's message that caused the event.
         """
         task = self.task
         if isinstance(event, Remember):
@@ -460,7 +461,7 @@ class LiveTask:
             return
         if not isinstance(event, ArtifactUpdate):
             state = task.status.state
-            if isinstance(event, Message):  # within a task, a message is what the agent says while it works
+            if isinstance(event, Message):  # within a task, a message is a status message
                 update = StatusUpdate(status=TaskStatus(state=state, message=event))
                 event, body = detach(complete_status(update, task))
             if state is TaskState.WORKING:
@@ -469,12 +470,12 @@ class LiveTask:
             elif skips_working(state, event.status.state):
                 self._fold(*bare_status(TaskState.WORKING, task), folded)
             if self.queue and event.status.state in TERMINAL:
-                event, body = self._refuse_queue(event, folded)
+                event, body = self._reject_queue(event, folded)
         applied = fold(task, event)
         if applied is not event:
             body = v1.encode_event(applied)
         self.version += 1
-        self._snapshot_entry = None  # or it would be held as long as the task is live
+        self._snapshot_entry = None  # frees its memory
         state = task.status.state
         self.rested = self.rested or state in AT_REST
         folded.entries.append(LogEntry(self.version, state, body))
@@ -483,20 +484,20 @@ class LiveTask:
             fold(task, said)
         folded.records.append(body)
 
-    def _refuse_queue(self, end: StatusUpdate | Task, folded: Folded) -> tuple[StatusUpdate | Task, bytes]:
-        """The task ends while messages wait: they go into its history, and its last status names them."""
-        refused = [address_message(queued.request.message, self.task) for queued in self.queue]
+    def _reject_queue(self, end: StatusUpdate | Task, folded: Folded) -> tuple[StatusUpdate | Task, bytes]:
+        """Reject the queued messages of a task that ends: add them to its history, and name them in its last status."""
+        rejected = [address_message(queued.request.message, self.task) for queued in self.queue]
         self.set_queue(())
-        message_ids = [said.message_id for said in refused]
-        if isinstance(end, Task):  # it brings a history of its own
-            end = replace(end, history=[*end.history, *refused])
+        message_ids = [said.message_id for said in rejected]
+        if isinstance(end, Task):  # it has a history of its own
+            end = replace(end, history=[*end.history, *rejected])
         else:
-            for said in refused:
+            for said in rejected:
                 self._fold(*bare_status(TaskState.WORKING, self.task), folded, said)
         return detach(with_unanswered(end, message_ids, self.task))
 
     def _hand_over(self, entries: list[LogEntry], records: list[bytes]) -> Saving:
-        """Give folded events to the store; publish them when it has them."""
+        """Pass folded events to the store, and publish them when they are saved."""
         change = self._change(records)
         try:
             saving = self._store.append(change)
@@ -511,14 +512,14 @@ class LiveTask:
         return saving
 
     def _change(self, records: list[bytes]) -> Change:
-        """All that was folded, to be stored; a task at rest goes with its document."""
+        """Return the change to store. The change of a task at rest contains its document."""
         task = self.task
         state = task.status.state
         document = None
         if state in TERMINAL:
             document = Document(encode(task), task)
         elif state in AT_REST:
-            # It waits for its user and will change again, so its document keeps no hold of it.
+            # The task waits for its user and will change again, so its document has no reference to it.
             document = Document(encode(task))
         self._document = document
         return Change(
@@ -544,7 +545,7 @@ class LiveTask:
 
     def _publish(self, entries: list[LogEntry], change: Change) -> None:
         if entries[0].seq != self.log.version + 1:
-            return  # a save before this one failed, or only seemed to; `resync` finds out, and nobody sees a gap
+            return  # an earlier save failed, or seemed to. `resync` decides, and no reader sees a gap.
         self.log.append(entries, sum(map(len, change.events)))
         if entries[-1].state in TERMINAL:
             self._observer.task_ended(self.task.id, self.owner, entries[-1].state)
@@ -552,20 +553,20 @@ class LiveTask:
     # ---- waiting for the store ------------------------------------------------------------------------------------
 
     def must_catch_up(self) -> bool:
-        """Whether the agent has to wait for the store: its task rests, or too many writes are on their way."""
+        """Return whether the agent has to wait for the store: its task rests, or too many writes are pending."""
         return self.rested or len(self.unsaved) > MAX_UNSAVED
 
     async def catch_up(self) -> None:
-        """Wait for the store: for all of a task at rest, else until the agent is not too far ahead."""
+        """Wait for the store: for all writes of a task at rest, otherwise until at most MAX_UNSAVED are pending."""
         limit = 0 if self.rested else MAX_UNSAVED
         while len(self.unsaved) > limit:
             await asyncio.wait({self.unsaved[0]})  # `wait`, because cancelling it does not cancel the write
 
     async def flush(self) -> None:
-        """Wait until all that was folded is saved.
+        """Wait until all folded events are saved.
 
         Raises:
-            Exception: it could not be; the first reason.
+            Exception: the error of the first write that failed.
         """
         while self.unsaved:
             await asyncio.wait({self.unsaved[-1]})
@@ -573,7 +574,7 @@ class LiveTask:
             raise self.save_error
 
     async def resync(self) -> None:
-        """After a failed save: go back to what the store has."""
+        """Read the task from the store again after a failed save."""
         if not self._out_of_step:
             return
         while self.unsaved:
@@ -600,17 +601,17 @@ def _repeats_state(event: StatusUpdate | Task, state: TaskState) -> bool:
     return event.status.message is None and not event.metadata
 
 
-# ---- what is stored while a run goes on -----------------------------------------------------------------------------
-# What is stored of a task's run and of the messages that wait for it, while it goes on: queued, taken, cleared, left.
+# ---- the stored run and the message queue ---------------------------------------------------------------------------
 #
-# Rule: it is done when a restart would find it, or it has not happened.
+# Invariant: what `enqueue`, `clear_run` and `hand_on` change is stored when they return. If they raise, nothing has
+# changed.
 
 
 async def enqueue(live: LiveTask, queued: QueuedMessage) -> None:
-    """Keep a message until its turn comes.
+    """Store a message in the queue of the task until its turn comes.
 
     Raises:
-        StoreUnavailableError: it could not be stored, and is not kept.
+        StoreUnavailableError: the message is not stored, and not in the queue.
     """
     live.set_queue((*live.queue, queued))
     try:
@@ -621,12 +622,12 @@ async def enqueue(live: LiveTask, queued: QueuedMessage) -> None:
 
 
 def dequeue(live: LiveTask, queued: QueuedMessage) -> None:
-    """Its turn has come: the run that it begins is stored in its place."""
+    """Remove a message whose turn has come. The run that it begins is stored in its place."""
     live.set_queue(tuple(other for other in live.queue if other is not queued))
 
 
 def is_settled(live: LiveTask, queued: QueuedMessage | None) -> bool:
-    """Whether a message that waited was refused with its task, or is in it already (the store only seemed to fail)."""
+    """Return whether a queued message needs no run: it was rejected, or is in the history after a seeming failure."""
     if queued is None:
         return False
     message_id = queued.request.message.message_id
@@ -634,7 +635,7 @@ def is_settled(live: LiveTask, queued: QueuedMessage | None) -> bool:
 
 
 async def clear_run(live: LiveTask) -> None:
-    """Nothing is run any more, though the task has not ended."""
+    """Remove the stored run of a task that has not ended, so that a restart does not run it again."""
     run = live.stored_run
     live.set_run(None)
     try:
@@ -645,29 +646,29 @@ async def clear_run(live: LiveTask) -> None:
 
 
 def may_hand_on(live: LiveTask) -> bool:
-    """Whether another replica may run the task again from the start."""
+    """Return whether another replica may run the task again from the start."""
     run = live.stored_run
     return live.is_shared and run is not None and run.may_run_again()
 
 
 async def hand_on(live: LiveTask) -> None:
-    """Leave the run, and what waits for it, to any replica; nothing more is written here."""
+    """Leave the run and the queue to any replica. This replica writes nothing more."""
     await live.save_run(hand_on=True)
     live.runner = ANY_RUNNER
 
 
-# ---- what is said next ----------------------------------------------------------------------------------------------
-# What a user says next to a task, and how its work begins anew: one write each, or it could stop half-way.
+# ---- the next message -----------------------------------------------------------------------------------------------
+# Each is one write, so that it is stored completely or not at all.
 
 
 async def add_message(live: LiveTask, said: Message) -> None:
-    """Take the user's next message, with which the task works again."""
+    """Add the user's next message to the task, and set the task to WORKING."""
     live.begin_save([bare_status(TaskState.WORKING, live.task)], said=address_message(said, live.task))
     await live.flush()
 
 
-async def refuse_message(live: LiveTask, said: Message, text: str) -> None:
-    """Keep a message that is not answered, and say why; the task waits on."""
+async def reject_message(live: LiveTask, said: Message, text: str) -> None:
+    """Add a rejected message to the history, with a status message that says why. The task keeps its state."""
     working = bare_status(TaskState.WORKING, live.task)
     waiting = check_event(status_with_text(live.state, text), live.task)
     live.begin_save([working, waiting], said=address_message(said, live.task))
@@ -675,12 +676,12 @@ async def refuse_message(live: LiveTask, said: Message, text: str) -> None:
 
 
 async def begin_work(live: LiveTask) -> None:
-    """The task has waited, and is worked on now."""
+    """Set a task that waited for a replica to WORKING."""
     live.begin_save([bare_status(TaskState.WORKING, live.task)])
     await live.flush()
 
 
 async def start_over(live: LiveTask) -> None:
-    """Forget what an earlier attempt has made."""
+    """Remove the artifacts of an earlier attempt, and set the task to WORKING."""
     working = TaskStatus(state=TaskState.WORKING, timestamp=utc_now())
     await live.write(replace(live.task, artifacts=[], status=working))

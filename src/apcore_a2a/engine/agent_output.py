@@ -1,10 +1,10 @@
-"""What an agent yields, made fit to be kept.
+"""Checks, completes and copies the events that an agent yields.
 
-Rule: an event is complete, checked and out of the agent's reach where it is yielded. What the agent does later with the
-objects it yielded changes nothing that is kept, and what is not valid A2A changes nothing at all.
+Invariant: an event is complete, checked and independent of the agent's objects as soon as it is yielded. Later changes
+of those objects have no effect on the task, and an event that is not valid A2A has none at all.
 
-The way to that is the event's own JSON: it is encoded once, which the log and the store need anyway, and read back as
-an object that shares nothing with the agent's. Only values that nobody can change are spared the second half.
+An event is encoded to JSON once, which the log and the store need anyway, and decoded again to an object that shares
+nothing with the agent's. Values that cannot be changed are not decoded again.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ from apcore_a2a.protocol.model import (
 E = TypeVar("E", bound=Event)
 CheckedEvent = tuple[AgentEvent, bytes]  # an event and its 1.0 JSON; a Remember has none, and its memo is JSON itself
 
-# Of one event. To encode and read back as many takes the loop 100 ms, and whoever lists the task does so again.
+# Of one event. To encode and decode so many takes the event loop 100 ms, and again for each list that has the task.
 MAX_VALUES: Final = 500_000
 TOO_MANY_VALUES: Final = (
     f"The agent's output has more than {MAX_VALUES} JSON values at once; it should come in pieces, or as a file"
@@ -55,10 +55,10 @@ _DECODE: Final[dict[type, Callable[[bytes], Any]]] = {
 
 
 def check_event(event: AgentEvent, task: Task) -> CheckedEvent:
-    """An event of this task's agent, with what the agent may leave out, ready to be folded.
+    """Return an event of this task's agent with all fields that the agent may leave out, ready to be folded.
 
     Raises:
-        InvalidAgentResponseError: it is not valid A2A, or another task's.
+        InvalidAgentResponseError: the event is not valid A2A, or belongs to another task.
     """
     try:
         return _complete_event(event, task)
@@ -87,12 +87,12 @@ def _complete_event(event: AgentEvent, task: Task) -> CheckedEvent:
 
 
 def detach(event: E) -> tuple[E, bytes]:
-    """An event as its JSON says it: checked, and shared with nobody who could still change it."""
+    """Return a checked copy of an event, which shares nothing with the original, and its JSON."""
     try:
         body = encode(event)
         if len(body) > MAX_VALUES and holds_more_values(body, MAX_VALUES):
             raise InvalidAgentResponseError(TOO_MANY_VALUES)
-        if b"null" in body:  # rarely, for what is not set is left out
+        if b"null" in body:  # rarely, because unset fields are left out
             _check_numbers(event)
         return _DECODE[type(event)](body), v1.MEMBERS[type(event)] + body + b"}"
     except (TypeError, ValueError, LookupError, OverflowError, RecursionError) as error:
@@ -100,7 +100,7 @@ def detach(event: E) -> tuple[E, bytes]:
 
 
 def _check_numbers(event: Event) -> None:
-    """Refuse NaN and infinity: they are written as null, and nobody would know."""
+    """Reject NaN and infinity, which msgspec would encode as null without an error."""
     plain = to_builtins(event)
     try:
         check_finite(plain)
@@ -109,15 +109,15 @@ def _check_numbers(event: Event) -> None:
 
 
 def detach_task(task: Task) -> tuple[Task, bytes]:
-    """A new task and its JSON, out of the reach of the agent, who has what the task was made of."""
+    """Return a copy of a new task, which shares nothing with the agent's objects, and its JSON."""
     if _is_one_text(task):
-        # Made of nothing that anybody could change but its two lists: no need to read it anew (2 µs).
+        # Only its two lists can be changed, so it is not decoded again (2 µs less).
         return replace(task, history=[*task.history], artifacts=[]), _TASK + encode(task) + b"}"
     return detach(task)
 
 
 def _is_one_text(task: Task) -> bool:
-    """Whether all that was said is one text, which is how most tasks begin."""
+    """Return whether the task consists of one text message, as most new tasks do."""
     if task.metadata is not None or task.status.message is not None or task.artifacts or len(task.history) != 1:
         return False
     said = task.history[0]
@@ -127,13 +127,13 @@ def _is_one_text(task: Task) -> bool:
 
 
 def address_message(said: Message, task: Task) -> Message:
-    """What a user or the agent says, as a message of this task (1.0 §4.1.4: both ids are there)."""
+    """Return a message of the user or the agent with the ids of its task and context (1.0 §4.1.4)."""
     message_id = said.message_id or new_id()
     return replace(said, task_id=task.id, context_id=task.context_id, message_id=message_id)
 
 
 def address_reply(reply: Message, task: Task) -> Message:
-    """A reply that makes no task of it belongs to the conversation only."""
+    """Return a reply without a task, which belongs to the context only."""
     message_id = reply.message_id or new_id()
     addressed, _ = detach(replace(reply, context_id=task.context_id, task_id="", message_id=message_id))
     return addressed
@@ -143,7 +143,7 @@ def address_reply(reply: Message, task: Task) -> Message:
 
 
 def bare_status(state: TaskState, task: Task) -> tuple[StatusUpdate, bytes]:
-    """A status that says nothing but its state. Nobody could change it, so it is not read back (2.5 µs less)."""
+    """Return a status with nothing but its state. It cannot be changed, so it is not decoded again (2.5 µs less)."""
     status = TaskStatus(state=state, timestamp=utc_now())
     event = StatusUpdate(status=status, task_id=task.id, context_id=task.context_id)
     return event, _STATUS + encode(event) + b"}"
@@ -153,11 +153,11 @@ def _says_only_its_state(event: StatusUpdate) -> bool:
     status = event.status
     if event.metadata is not None or status.message is not None or status.timestamp != "":
         return False
-    return type(status.state) is TaskState  # an agent may write anything there; `detach` refuses it
+    return type(status.state) is TaskState  # an agent may put anything there, and `detach` rejects it
 
 
 def complete_status(event: StatusUpdate, task: Task) -> StatusUpdate:
-    """Fill in what an agent may leave out: ids and times."""
+    """Return a status with the ids and the time that an agent may leave out."""
     status = event.status
     if status.message is not None:
         status = replace(status, message=address_message(status.message, task))
@@ -167,7 +167,7 @@ def complete_status(event: StatusUpdate, task: Task) -> StatusUpdate:
 
 
 def with_unanswered(end: StatusUpdate | Task, message_ids: list[str], task: Task) -> StatusUpdate | Task:
-    """The end of a task in which messages had no turn: its status says which."""
+    """Return the end of a task with the ids of the messages that were rejected because their turn did not come."""
     status = end.status
     message = status.message
     if message is None:
@@ -179,11 +179,11 @@ def with_unanswered(end: StatusUpdate | Task, message_ids: list[str], task: Task
 
 
 def status_with_text(state: TaskState, text: str, *, metadata: dict[str, object] | None = None) -> StatusUpdate:
-    """A status of the engine's own, with the reason in words."""
+    """Return a status with a text of the engine."""
     message = Message(message_id=new_id(), role=Role.AGENT, parts=(Part(text=text),), metadata=metadata)
     return StatusUpdate(status=TaskStatus(state=state, message=message))
 
 
 def failed_status(error: A2AError) -> StatusUpdate:
-    """The end of a task that failed: the reason in words, and in the metadata what it was (FR-ERR-004 to 008)."""
+    """Return the last status of a failed task: the error's text, and its type in the metadata (FR-ERR-004 to 008)."""
     return status_with_text(TaskState.FAILED, error.message, metadata=to_metadata(error))

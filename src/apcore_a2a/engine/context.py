@@ -1,4 +1,4 @@
-"""What an engine is given: with each request, who asks; once, who watches it, and its limits and habits."""
+"""The inputs of an engine: the context of each request, its observer and interceptors, and its options and times."""
 
 from collections.abc import Callable, Mapping
 from ipaddress import IPv6Address
@@ -13,39 +13,39 @@ from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.model import Operation, Rules, TaskState, Value
 from apcore_a2a.quota import ANONYMOUS_PREFIX
 
-# What comes with a request besides the request, and who may have a say before and after it.
+# ---- requests -------------------------------------------------------------------------------------------------------
 
 
 class CallContext(Struct, frozen=True, kw_only=True):
-    """Who asks, by which version's rules, and the headers that matter to the engine."""
+    """The context of a request: its caller, the rules of its protocol version, and the headers for the engine."""
 
     caller: Caller = Caller()
     rules: Rules = Rules()
     peer: tuple[str, int] | None = None
-    """The address and the port that the request came from, where there are any."""
+    """The address and the port of the client, if it has any."""
     headers: Mapping[str, str] = {}
     raw_headers: Mapping[bytes, bytes] = {}
-    """All headers as they came; only for the agent to look at."""
+    """All headers as they came. Only agents read them."""
     extensions: frozenset[str] = frozenset()
     idempotency_key: str = ""
     last_event_id: int | None = None
     on_behalf_of: str = ""
-    """The owner for whom an administrator acts; empty for everybody else, who act for themselves."""
+    """The owner for whom an administrator acts. Empty if the caller acts for itself."""
 
     @property
     def owner(self) -> str:
-        """Whose tasks this call may see; part of every question to the store."""
+        """Return the owner whose tasks this request may read. Every store query contains it."""
         return self.on_behalf_of or self.caller.owner
 
     @property
     def quota_key(self) -> str:
-        """Whose share of what is limited this call takes: not the tenant's, for a client may make up any of those."""
+        """Return what limits count this request by. It ignores the tenant, because a client may invent any tenant."""
         return live_quota_key(self.caller, self.peer)
 
 
 def live_quota_key(caller: Caller, peer: tuple[str, int] | None) -> str:
-    """Whose share of what is limited a caller takes; those without a name are told apart by their addresses."""
-    # All who have no name share their tasks, but not one quota key.
+    """Return what limits count a caller by: its account, or the address of an anonymous caller."""
+    # Anonymous callers share their tasks, but not a quota key.
     if caller.type == ANONYMOUS:
         return ANONYMOUS_PREFIX + (network_of(peer[0]) if peer else "")
     if caller.tenant:
@@ -54,7 +54,7 @@ def live_quota_key(caller: Caller, peer: tuple[str, int] | None) -> str:
 
 
 def network_of(host: str) -> str:
-    """What is counted as one address: of IPv6 the network of 64 bits, for whoever has one address has all of it."""
+    """Return what counts as one address: for IPv6 the network of 64 bits, because a client has all its addresses."""
     if ":" not in host:
         return host
     try:
@@ -67,7 +67,7 @@ def network_of(host: str) -> str:
 
 
 class Interceptor(Protocol):
-    """Sees every operation before and after. An A2AError raised in either is the answer instead."""
+    """Hooks called before and after every operation. If one raises an A2AError, that is the answer."""
 
     async def before(self, operation: Operation, request: Value, context: CallContext) -> None: ...
 
@@ -95,7 +95,7 @@ class Observer:
         """An agent ignored its cancellation, or work it started goes on. Its task has ended without it."""
 
     def task_ended(self, task_id: str, owner: str, state: TaskState) -> None:
-        """A task has reached a terminal state, and it is stored: by a run, a cancel, or because its process died."""
+        """A task has reached a terminal state, and it is stored: by a run, a cancel, or after its process ended."""
 
     def stream_opened(self, task_id: str) -> None:
         """A client subscribed to the task's events."""
@@ -120,7 +120,7 @@ class Observer:
 
 
 class Hooks(Struct, frozen=True, kw_only=True):
-    """What the program that serves an agent attaches to its engine."""
+    """The observer, the interceptors and the extended card of an engine."""
 
     observer: Observer = Observer()
     interceptors: tuple[Interceptor, ...] = ()
@@ -172,7 +172,7 @@ class LogWindow(Struct, frozen=True, kw_only=True):
 
 
 class EngineOptions(Struct, frozen=True, kw_only=True):
-    """The engine's share of the settings."""
+    """The settings of an engine."""
 
     execution_timeout: float | None = 300
     shutdown_timeout: float = 30
@@ -181,7 +181,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     max_streams: int = 10_000
     max_streams_per_caller: int = 1_000
     anonymous_part: int = 1
-    """Callers without a name have this part of what one may run and watch: with 10 a tenth, one at least."""
+    """The divisor of the limits of runs and streams for anonymous callers: with 10 a tenth, but at least one."""
     max_stored_tasks_per_caller: int | None = None
     max_stored_bytes_per_caller: int | None = None
     max_stored_bytes: int | None = None
@@ -193,7 +193,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     same_message_same_task: bool = False
     state_history: bool = False
     admin_role: str | None = None
-    """The role whose bearers may list and cancel everybody's tasks; None: nobody may."""
+    """The role that may list and cancel the tasks of all owners. None if there is no such role."""
     streaming: bool = True
     required_extensions: frozenset[str] = frozenset()
     timing: Timing = Timing()

@@ -1,10 +1,10 @@
-"""The log of one live task: events with sequence numbers, read by anybody with a cursor.
+"""The event log of one live task: events with sequence numbers, for any number of readers with a cursor each.
 
-Rule: a reader is a number. It owns no queue, delays nobody, and misses nothing; one that falls out of the window is
-told so (`Lagged`) and starts again from a snapshot.
+Invariant: a reader is a sequence number. It has no queue, delays no other reader, and misses no event. A reader that
+falls behind the window gets `Lagged`, and starts again from a snapshot.
 
-Readers that have read everything wait for the next append. They are woken at most once a millisecond: a write to a
-socket costs more than an event, so events that come faster leave together.
+Readers that have read everything wait for the next append. They are woken at most once in `Timing.wake_interval`, a
+millisecond: a write to a socket costs more than an event, so events that come faster are sent together.
 """
 
 import asyncio
@@ -19,10 +19,10 @@ from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import TERMINAL, fold
 from apcore_a2a.protocol.model import Document, Event, Task, TaskState
 
-READ_AT_ONCE: Final = 500  # events; somebody who reads 20,000 takes turns with everybody else
+READ_AT_ONCE: Final = 500  # events in one read, so that a reader of 20,000 does not delay the others
 
 StoredEvents = Callable[[int, int], Awaitable[Sequence[bytes] | None]]
-"""The next events above a sequence number, at most so many."""
+"""Returns the stored events after a sequence number, at most so many. None if the store keeps no events."""
 
 
 class Lagged(Exception):
@@ -78,7 +78,7 @@ class LogEntry(Struct, gc=False):
 
 
 class Folded(NamedTuple):
-    """Events that were folded together: for the log, and as the store keeps them."""
+    """Events that were folded together: as entries for the log, and as records for the store."""
 
     entries: list[LogEntry]
     records: list[bytes]
@@ -92,19 +92,19 @@ class Snapshot(NamedTuple):
 
 
 def snapshot_entry(snapshot: Snapshot) -> LogEntry:
-    """The task itself as an event, with the sequence number of the last event in it."""
+    """Return the task as an event, with the sequence number of the last event in it."""
     document = snapshot.document
     return LogEntry(snapshot.version, document.task().status.state, b'{"task":' + document.body + b"}")
 
 
 def fold_records(task: Task, records: Sequence[bytes], *, after: int) -> list[LogEntry]:
-    """Fold kept events into the task that they followed; the same as entries of its log."""
+    """Fold stored events into the task that they follow. Return them as entries of its log."""
     entries: list[LogEntry] = []
     for seq, record in enumerate(records, after + 1):
         event, said = v1.decode_record(record)
         fold(task, event)
         body = record
-        if said is not None:  # the message that caused the event is kept with it, and not told with it
+        if said is not None:  # the message that caused the event is stored with it, and not published
             fold(task, said)
             body = v1.encode_event(event)
         entries.append(LogEntry(seq, task.status.state, body))
@@ -112,7 +112,7 @@ def fold_records(task: Task, records: Sequence[bytes], *, after: int) -> list[Lo
 
 
 class EventLog:
-    """Append-only, by one writer; read by any number of streams."""
+    """An append-only log with one writer and any number of readers."""
 
     def __init__(self, version: int = 0, options: EngineOptions = DEFAULTS) -> None:
         self.version = version
@@ -121,10 +121,10 @@ class EventLog:
         self._first = version + 1  # the sequence number of the first entry in the window
         self._entries: list[LogEntry] = []
         self._bytes = 0
-        # Futures of readers that wait; a dict, because it keeps their order and forgets one in no time.
+        # Futures of readers that wait. A dict keeps their order and removes one in constant time.
         self._waiting: dict[asyncio.Future[None], None] = {}
         self._woken_at = 0.0
-        self._timer: asyncio.TimerHandle | None = None  # for readers that are to be woken later
+        self._timer: asyncio.TimerHandle | None = None  # for a later wake-up
 
     def append(self, entries: list[LogEntry], size: int) -> None:
         """Publish the next entries, of which there is at least one. The log ends with the end of its task."""
@@ -140,14 +140,14 @@ class EventLog:
             self._wake_soon()
 
     def _trim(self) -> None:
-        # Half at a time: each entry is moved, and measured again with its other forms, once on average.
+        # Half of the entries at once: each entry is moved, and measured again with its other forms, once on average.
         dropped = max(len(self._entries) // 2, 1)
         del self._entries[:dropped]
         self._first += dropped
         self._bytes = sum(entry.size for entry in self._entries)
 
     def restart(self, version: int) -> None:
-        """Go on from a version whose events were not all published: readers begin again from a snapshot."""
+        """Continue from a version whose events were not all published. Readers start again from a snapshot."""
         self._entries = []
         self._bytes = 0
         self.version = version
@@ -155,7 +155,7 @@ class EventLog:
         self._wake()
 
     def close(self) -> None:
-        """No event will follow."""
+        """Close the log: no event will follow."""
         self.closed = True
         if self._waiting:
             self._wake()
@@ -163,7 +163,7 @@ class EventLog:
     # ---- readers --------------------------------------------------------------------------------------------------
 
     def after(self, seq: int) -> list[LogEntry]:
-        """The next events that follow sequence number `seq`, not more than one writes at once.
+        """Return the next events after sequence number `seq`, at most READ_AT_ONCE.
 
         Raises:
             Lagged: some of them have left the window.
@@ -174,17 +174,17 @@ class EventLog:
         return self._entries[start : start + READ_AT_ONCE]
 
     def wait(self, waiter: "asyncio.Future[None]") -> None:
-        """Wake somebody at the next append or close."""
+        """Wake a reader at the next append or close."""
         self._waiting[waiter] = None
 
     def forget(self, waiter: "asyncio.Future[None]") -> None:
-        """Somebody waits no longer. A log that is silent for days keeps no trace of those who came and went."""
+        """Remove a reader that waits no longer, so that a log without events does not collect old readers."""
         self._waiting.pop(waiter, None)
 
     def _wake_soon(self) -> None:
         timing = self._options.timing
         next_turn = self._woken_at + timing.wake_interval - time.monotonic()
-        # A crowd that has come back is given as long as writing to all of it took; otherwise it would get nothing else.
+        # Many readers are woken less often: writing to them takes that long, and nothing else would run.
         crowds = len(self._waiting) // self._options.log_window.crowd
         pause = max(next_turn, min(crowds * timing.wake_interval, timing.max_wake_interval))
         if pause > 0:

@@ -1,6 +1,6 @@
-"""What a dead process left: run again where the agent allows it, ended where it does not; and what waited, waits again.
+"""Recovery of the tasks of processes that ended: run again if the agent allows it, otherwise failed.
 
-Rule: a task is gone on with by whoever has claimed it from the store, and by nobody else.
+Invariant: only the process that has claimed a task from the store continues it.
 """
 
 from typing import Final
@@ -26,7 +26,7 @@ LOST: Final = "Worker lost: the process running this task ended"
 
 
 class Recovery:
-    """Goes on with tasks that were claimed from dead processes."""
+    """Continues tasks that were claimed from processes that ended."""
 
     def __init__(self, store: Store, runs: Runs, intake: Intake, webhooks: Webhooks | None) -> None:
         self._store = store
@@ -35,15 +35,15 @@ class Recovery:
         self._webhooks = webhooks
 
     async def recover(self) -> None:
-        """Run again what a dead process left, if its agent allows that, and what waited; end the rest."""
+        """Claim the tasks of ended processes. Run them again if allowed, run queued messages, and fail the rest."""
         for record in await self._store.orphans():
             await self.take_over(record)
 
     async def take_over(self, record: Record) -> None:
-        """Go on with a task that was claimed from another process, unless a third one has it by now."""
+        """Continue a task that was claimed from another process, unless a third process has claimed it meanwhile."""
         live = self._runs.revive(record)
         with live.held():
-            await live.turn.take()  # first: a message may wait here until the task is nobody else's
+            await live.turn.take()  # first, because a message may wait here until the task is claimed
             runs_again = False
             try:
                 runs_again = await self._go_on(live, record)
@@ -54,7 +54,7 @@ class Recovery:
                     live.turn.give()
 
     async def _go_on(self, live: LiveTask, record: Record) -> bool:
-        """Whether the task runs again, and has taken the turn along."""
+        """Run the task again, fail it or leave it as it is. Return whether it runs again, and so keeps the turn."""
         stored = decode_stored_run(record.run)
         runs_again = False
         if live.is_shared:
@@ -67,7 +67,7 @@ class Recovery:
         request = stored.request if stored is not None else None
         if stored is not None and request is not None and stored.may_run_again():
             call = await self._prepare_rerun(live, stored, request)
-            if self._runs.draining and live.is_shared:  # it was claimed when the shutdown began
+            if self._runs.draining and live.is_shared:  # the shutdown began after the claim
                 live.set_run(stored)
                 await hand_on(live)
                 return False
@@ -78,19 +78,18 @@ class Recovery:
             await live.write(failed_status(AgentError(LOST, kind="WorkerLostError")))
             runs_module.log_recovered(live.task, "failed: its worker is lost")
         elif not live.queue:
-            await live.save_run()  # it was claimed to be canceled, and waits for its user: it is nobody's again
-        # What waited waits again; if the task has just ended, it was refused, and nothing does.
+            await live.save_run()  # the claim was for a cancel, and the task waits for its user: give the claim up
+        # The queued messages wait again. If the task has just ended, they were rejected, and the queue is empty.
         for queued in live.queue:
             self._intake.resume_queued(live, queued)
         return runs_again
 
     async def _prepare_rerun(self, live: LiveTask, stored: StoredRun, request: SendMessage) -> Call:
-        """What the agent is told when it runs again, from the start, what a dead process left."""
+        """Return the call for an agent that starts again with the request of a process that ended."""
         context = CallContext(caller=stored.caller)
         call = new_call(request, live.task, context)
         await self._intake.conversations.add_history(call, context)
-        # The message that is being answered is in the stored task already, and so is what there was of the answer:
-        # neither is part of what was said before.
+        # The stored task contains the message of this run and the artifacts so far. Neither belongs to the history.
         of_this_run = {call.message.message_id, *(artifact.artifact_id for artifact in live.task.artifacts)}
         call.history = tuple(said for said in call.history if said.message_id not in of_this_run)
         call.resumed = stored.resumed
@@ -98,7 +97,7 @@ class Recovery:
         return call
 
     def _rerun(self, live: LiveTask, stored: StoredRun, call: Call) -> None:
-        """Start it, with the turn that the caller has; what the dead process had made by then is made anew."""
+        """Start the run from the beginning, with the turn that the caller has."""
         live.set_run(replace(stored, attempt=stored.attempt + 1))
         start: Start = Rerun()
         if stored.attempt == 0:

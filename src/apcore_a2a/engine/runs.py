@@ -1,4 +1,8 @@
-"""All runs of an engine: which there are, who owns them, how they end together, what the log says of them."""
+"""The runs of an engine: live tasks, start and stop of runs, background work, and the log lines of tasks.
+
+Invariant: a task has one LiveTask while a holder needs it, and at most one run. The asyncio tasks that are started here
+are awaited here. Every run that ends, by itself or without its agent, is cleaned up by `_finish`.
+"""
 
 import asyncio
 import logging
@@ -23,11 +27,6 @@ from apcore_a2a.quota import QuotaCounter
 from apcore_a2a.storage.contract import Record, SharedStore, Store, as_shared
 
 logger = logging.getLogger(__name__)
-
-# Which tasks are live, which run, and how runs are started, stopped and brought to an end together.
-#
-# Rule: a task has one LiveTask while anybody runs or watches it, and one run at a time. What is started here is awaited
-# here: a run that ends, whether by itself or without its agent, is tidied up in one place (`_finish`).
 
 SHUTTING_DOWN: Final = "The agent is shutting down"
 
@@ -57,8 +56,8 @@ class Runs:
         self._registry = TaskRegistry(store, observer, options)
         self._live = self._registry.tasks
         self._active: dict[str, Run] = {}  # by task id
-        # The places of tasks whose next message is about to be run, by task id: whose share each is of. One whose task
-        # is nobody's turn any more is void, and goes when there would be no room otherwise.
+        # Reserved places of tasks whose next message is about to be run: the quota key by task id. A place is void when
+        # the turn of its task is free. Void places are removed when there would be no room otherwise.
         self._kept_places: dict[str, str] = {}
         self._places = QuotaCounter()  # of runs and kept places
         self._background = BackgroundWork()
@@ -74,7 +73,7 @@ class Runs:
 
     @property
     def room(self) -> int:
-        """How many more runs there may be."""
+        """Return how many more runs may start."""
         return self._limit - self._places.total
 
     def check_draining(self) -> None:
@@ -82,7 +81,7 @@ class Runs:
             raise OverloadedError(SHUTTING_DOWN, retry_after=5)
 
     def check_room(self, quota_key: str) -> None:
-        """Refuse another run when there is no room for it, or none for one more of this caller's."""
+        """Raise an error if the engine, or this quota key, is at its limit of runs, or if the engine shuts down."""
         self.check_draining()
         if self._kept_places and (self.room <= 0 or self._has_all(quota_key)):
             self._give_up_void_places()
@@ -95,9 +94,12 @@ class Runs:
         return self._places.is_used_up(quota_key, self._limit_per_caller, self._options.anonymous_part)
 
     def keep_place(self, live: LiveTask, quota_key: str) -> None:
-        """A place for the run of a task's next message, if there is room; a task that runs has one, and passes it on.
+        """Reserve a place for the run of a task's next message. A running task passes its own place on.
 
-        It is kept while it is anybody's turn, or else to the next look: to be called right before joining the queue.
+        The place stays reserved while the turn of the task is taken. Call this right before joining the queue.
+
+        Raises:
+            OverloadedError: there is no room. LimitExceededError if the quota key is at its limit.
         """
         task_id = live.task.id
         if task_id in self._active or task_id in self._kept_places:
@@ -116,30 +118,30 @@ class Runs:
     # ---- live tasks -----------------------------------------------------------------------------------------------
 
     def find(self, task_id: str, owner: str) -> LiveTask | None:
-        """The live task of that id, if it is this owner's."""
+        """Return the live task with this id, if it belongs to the owner."""
         live = self._live.get(task_id)
         if live is None or live.owner != owner:
             return None
         return live
 
     def get(self, task_id: str) -> LiveTask | None:
-        """The live task of that id, whosever it is: not for what a caller asks for."""
+        """Return the live task with this id, of any owner. Not for requests of callers."""
         return self._live.get(task_id)
 
     def add(self, task: Task, owner: str, quota_key: str) -> LiveTask:
-        """The live task of a new one, whose turn its first run has, if there is still room for that."""
+        """Return the live task of a new task, if there is still room for its run, which has the turn."""
         self.check_room(quota_key)
         return LiveTask(task, owner, self._registry)
 
     def add_queued(self, task: Task, owner: str) -> LiveTask:
-        """The live task of a new one that is to be run where there is room, by whoever has it; nobody's turn."""
+        """Return the live task of a new task that any replica with a free slot may run. Its turn is free."""
         self.check_draining()
         live = LiveTask(task, owner, self._registry)
         live.turn.give()
         return live
 
     def revive(self, record: Record) -> LiveTask:
-        """The live task of a record, with nobody running it yet; to be held before the next await."""
+        """Return the live task of a record, not running yet. The caller has to hold it before the next await."""
         task = record.document.task()
         live = self._live.get(task.id)
         if live is not None:
@@ -152,7 +154,7 @@ class Runs:
         return self._active.get(task_id)
 
     def launch(self, live: LiveTask, call: Call, start: Start, *, quota_key: str) -> Run:
-        """Start a run of a live task, whose turn the caller has; `quota_key` is whose share of runs it takes."""
+        """Start a run of a live task. The caller has the turn. The run counts against `quota_key`."""
         run = Run(live, call, start, agent=self._agent, observer=self._observer, options=self._options)
         run.quota_key = quota_key
         if self._timeout is not None:
@@ -171,7 +173,7 @@ class Runs:
         try:
             await run.drive()
         finally:
-            # A run that was left behind has been finished by `_stop`; its driver may come back hours later.
+            # An abandoned run has been finished by `_stop`. Its driver may return hours later.
             if run.phase is OVER and self._active.get(run.live.task.id) is run:
                 self._finish(run)
 
@@ -202,7 +204,7 @@ class Runs:
         if run.started is not None and is_wanted():
             self._log_rest(run, time.monotonic() - run.started)
         run.live.end_run()
-        if run.live.turn.is_taken:  # somebody has waited for it, who is no new one to be refused
+        if run.live.turn.is_taken:  # the next message has the turn, and gets the place: it must not be rejected now
             self._kept_places[run.live.task.id] = run.quota_key
         else:
             self._places.subtract(run.quota_key)
@@ -210,7 +212,7 @@ class Runs:
     def _log_rest(self, run: Run, seconds: float) -> None:
         if run.reply is not None:
             log_reply(run.call, seconds)
-        elif run.live.is_stored:  # else there is no task, and its sender was told why
+        elif run.live.is_stored:  # if not, there is no task, and its sender got the reason
             log_rest(run.call, run.live.task, seconds)
 
     def all_live(self) -> list[LiveTask]:
@@ -220,16 +222,16 @@ class Runs:
         return list(self._active.values())
 
     def in_background(self, work: Coroutine[Any, Any, object], live: LiveTask) -> None:
-        """Have a message wait for its turn without its sender."""
-        live.hold()  # now, not when the work begins: nobody else may hold it by then
-        self._background.start(self._wait_quietly(work, live), name=f"queued message {live.task.id}")
+        """Run the work of a queued message in the background, because its sender does not wait."""
+        live.hold()  # before the work begins, because the last other holder may leave until then
+        self._background.start(self._run_and_log(work, live), name=f"queued message {live.task.id}")
 
-    async def _wait_quietly(self, work: Coroutine[Any, Any, object], live: LiveTask) -> None:
+    async def _run_and_log(self, work: Coroutine[Any, Any, object], live: LiveTask) -> None:
         try:
             await work
         except A2AError as error:
             logger.warning(
-                "queued message not taken", extra={"task_id": live.task.id, "reason": clean_line(error.message)}
+                "queued message rejected", extra={"task_id": live.task.id, "reason": clean_line(error.message)}
             )
         finally:
             live.release()
@@ -237,14 +239,14 @@ class Runs:
     # ---- stopping -------------------------------------------------------------------------------------------------
 
     def stop(self, run: Run, reason: Stop) -> "asyncio.Task[None]":
-        """End a run from outside, once; done when its task is at rest, with or without the agent."""
+        """Stop a run once. The returned asyncio task is done when the A2A task rests, with or without the agent."""
         if run.stopping is None:
             run.stopping = self._background.start(self._stop(run, reason), name=f"stop {run.live.task.id}")
         return run.stopping
 
     async def _stop(self, run: Run, reason: Stop) -> None:
-        was_left_behind = await run.stop(reason)
-        if was_left_behind:
+        was_abandoned = await run.stop(reason)
+        if was_abandoned:
             self._finish(run)
             self._background.abandon(run.driver)
 
@@ -259,20 +261,20 @@ class Runs:
         if shared is None:
             self.stop(run, Stop.DISCONNECT)
         else:
-            self._background.start(self._stop_unless_watched_elsewhere(run, shared), name="look for watchers")
+            self._background.start(self._stop_unless_watched_elsewhere(run, shared), name="look for subscribers")
 
     async def _stop_unless_watched_elsewhere(self, run: Run, store: SharedStore) -> None:
-        """A client that has lost its stream may have found another replica."""
+        """Stop a run, unless its client has subscribed at another replica after it lost its stream."""
         live = run.live
         try:
             is_followed = await store.replicas.watch.is_followed_elsewhere(live.task.id, live.owner)
         except StoreUnavailableError:
-            return  # nobody can tell: the task goes on
+            return  # it is unknown, so the task goes on
         if not is_followed and self.running(live.task.id) is run:
             self.stop(run, Stop.DISCONNECT)
 
     def cancel(self, live: LiveTask, caller: Caller) -> "asyncio.Task[None]":
-        """End a task for its client. Never raises: whether it came to that is the task's state."""
+        """Cancel a task for its client. Never raises: the state of the task is the result."""
         return self._background.start(self._cancel(live, caller), name=f"cancel {live.task.id}")
 
     async def _cancel(self, live: LiveTask, caller: Caller) -> None:
@@ -281,20 +283,20 @@ class Runs:
                 run = self.running(live.task.id)
                 if run is not None:
                     await asyncio.wait({self.stop(run, Stop.CANCEL)})
-                # Nobody runs it any more, unless it waited for its user all along, or a message got in between.
+                # If the task has not ended, it waited for its user, or a message took the turn in between.
                 async with live.turn:
                     try:
                         await self._cancel_waiting(live, caller)
                     except StoreUnavailableError:
-                        await self._find_out(live)
+                        await self._resync_later(live)
                         raise
             except A2AError as error:
                 logger.warning(
                     "cancel not stored", extra={"task_id": live.task.id, "reason": clean_line(error.message)}
                 )
 
-    async def _find_out(self, live: LiveTask) -> None:
-        """A write failed, or only seemed to: ask the store, when it answers again, and let readers see what it has."""
+    async def _resync_later(self, live: LiveTask) -> None:
+        """Read the task again after a failed write, when the store answers, so that readers see the stored state."""
         for attempt in range(self.timing.max_resync_attempts):
             await asyncio.sleep(self.timing.retry_pause(attempt))
             try:
@@ -302,12 +304,12 @@ class Runs:
                 return
             except A2AError as error:
                 logger.warning(
-                    "store not asked yet", extra={"task_id": live.task.id, "reason": clean_line(error.message)}
+                    "task not read again yet", extra={"task_id": live.task.id, "reason": clean_line(error.message)}
                 )
-        live.log.close()  # whoever watches reads the store again
+        live.log.close()  # its readers read the store again
 
     async def _cancel_waiting(self, live: LiveTask, caller: Caller) -> None:
-        """Cancel a task that nobody runs. Its agent may have a say, in bounded time; it is canceled in any case."""
+        """Cancel a task that does not run. The agent's `cancel` hook may yield events first, in bounded time."""
         await live.resync()
         if live.state in TERMINAL:
             return
@@ -315,18 +317,18 @@ class Runs:
         hook: Callable[[Call], AsyncGenerator[AgentEvent, None]] | None = getattr(self._agent, "cancel", None)
         if hook is not None and said is not None:
             call = _cancel_call(live, said, caller)
-            telling = self._background.start(_call_hook(hook, call, live), name=f"cancel hook {live.task.id}")
-            _, late = await asyncio.wait({telling}, timeout=self.timing.cancel_hook)
+            hook_run = self._background.start(_run_cancel_hook(hook, call, live), name=f"cancel hook {live.task.id}")
+            _, late = await asyncio.wait({hook_run}, timeout=self.timing.cancel_hook)
             if late:
-                telling.cancel()
-                self._background.abandon(telling)  # it may not hear that
+                hook_run.cancel()
+                self._background.abandon(hook_run)  # it may ignore its cancellation
             await live.resync()
         if live.state not in TERMINAL:
             await live.write(stopped_status(Stop.CANCEL))
         log_end(live.task, caller)
 
     async def drain(self, grace: float) -> None:
-        """Let runs finish for `grace` seconds, then end the rest as failed, and every stream."""
+        """Let runs finish for `grace` seconds. Then end the other runs as failed, and close every stream."""
         await self._background.join(grace)
         for run in list(self._active.values()):
             self.stop(run, Stop.SHUTDOWN)
@@ -338,7 +340,7 @@ class Runs:
             live.log.close()
 
 
-# ---- the agent's say when a task is canceled that waits for its user ----------------------------------------------
+# ---- the agent's cancel hook ----------------------------------------------------------------------------------------
 
 
 def _last_user_message(task: Task) -> Message | None:
@@ -358,7 +360,9 @@ def _cancel_call(live: LiveTask, said: Message, caller: Caller) -> Call:
     return call
 
 
-async def _call_hook(hook: Callable[[Call], AsyncGenerator[AgentEvent, None]], call: Call, live: LiveTask) -> None:
+async def _run_cancel_hook(
+    hook: Callable[[Call], AsyncGenerator[AgentEvent, None]], call: Call, live: LiveTask
+) -> None:
     """Call the agent's `cancel` and write the events it yields. Never raises."""
     try:
         async with aclosing(hook(call)) as events:
@@ -366,24 +370,23 @@ async def _call_hook(hook: Callable[[Call], AsyncGenerator[AgentEvent, None]], c
                 await live.write(event)
                 if live.state in TERMINAL:
                     return
-    except BaseException:  # an agent's code, also when it calls sys.exit: whatever it does, its task is canceled
+    except BaseException:  # the agent's code may raise anything, also SystemExit: its task is canceled all the same
         logger.exception("agent's cancel failed", extra={"task_id": live.task.id})
 
 
 # ---- work that outlives a request -----------------------------------------------------------------------------------
-# Who owns the background work of an engine.
 #
-# asyncio.TaskGroup cannot leave: it waits for ever for a child that ignores its cancellation, and one child's exception
-# cancels its siblings. An agent may do both. This owner logs the exception, spares the siblings, and bounds its own
-# exit.
+# asyncio.TaskGroup is not suitable: it waits for ever for a child that ignores its cancellation, and one child's
+# exception cancels its siblings. An agent may do both. BackgroundWork logs the exception, leaves the siblings alone,
+# and ends in bounded time.
 
 
 class BackgroundWork:
-    """A set of asyncio tasks with one owner."""
+    """The asyncio tasks of one owner, which start, end and are cancelled together."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
-        # Nobody waits for these any more. They are held because asyncio alone would let them be collected half-way.
+        # Abandoned tasks. The references keep the garbage collector from removing them before they end.
         self._abandoned: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -405,19 +408,19 @@ class BackgroundWork:
             logger.error("background work failed", exc_info=error, extra={"work": task.get_name()})
 
     def abandon(self, task: "asyncio.Task[None]") -> None:
-        """Wait for it no longer: it ignored its cancellation. It may still end by itself."""
+        """Stop waiting for a task that ignored its cancellation. It may still end by itself."""
         if not task.done():
             self._tasks.discard(task)
             self._abandoned.add(task)
 
     async def join(self, seconds: float) -> bool:
-        """Wait for all tasks, at most so long. Whether all have ended."""
+        """Wait for all tasks, at most `seconds`. Return whether all have ended."""
         if self._tasks:
             await asyncio.wait(set(self._tasks), timeout=seconds)
         return not self._tasks
 
     async def cancel_all(self, seconds: float) -> None:
-        """Cancel every task once and wait a bounded time; what is left then is named in the log."""
+        """Cancel every task once, wait a bounded time, and log the names of the tasks that still run."""
         for task in set(self._tasks):
             task.cancel()
         await self.join(seconds)
@@ -427,21 +430,21 @@ class BackgroundWork:
 
 
 # ---- the log of tasks -----------------------------------------------------------------------------------------------
-# The log of tasks: one line, at info, for each that has come to rest. Rule: ids, names, states and times; no contents.
+# One line at level info for each task that comes to rest. Invariant: ids, names, states and times, but no contents.
 #
-# What a client chose stands in a line only cleaned: whatever formatter writes it, it begins no line of its own.
+# Text that a client chose is cleaned, so that it cannot start a new line with any log formatter.
 
 MAX_NAME: Final = 64  # characters of a skill or a caller
 _NAMES: Final = {state: state.removeprefix("TASK_STATE_").lower() for state in TaskState}
 
 
 def is_wanted() -> bool:
-    """Whether anybody reads it; asked first, because most of the cost of a line is to put it together."""
+    """Return whether level info is enabled. It is checked first, because most of a line's cost is to build it."""
     return logger.isEnabledFor(logging.INFO)
 
 
 def log_rest(call: Call, task: Task, seconds: float) -> None:
-    """A run has ended, and its task with it, unless that waits for somebody."""
+    """Log that a run has ended. Its task has ended, too, or waits for its user."""
     fields = _fields(task, call.caller)
     fields["skill"] = _clean(_skill_of(call))
     fields["seconds"] = round(seconds, 4)
@@ -452,18 +455,18 @@ def log_rest(call: Call, task: Task, seconds: float) -> None:
 
 
 def log_reply(call: Call, seconds: float) -> None:
-    """An agent has answered with a message, and there is no task."""
+    """Log that an agent has answered with a message and without a task."""
     fields = {"skill": _clean(_skill_of(call)), "caller": name_of(call.caller), "seconds": round(seconds, 4)}
     logger.info("message answered", extra=fields)
 
 
 def log_end(task: Task, caller: Caller) -> None:
-    """A task that nobody ran has ended: one that waited, and was canceled."""
+    """Log that a task has ended that did not run: it waited, and was canceled."""
     logger.info("task ended", extra=_fields(task, caller))
 
 
 def log_recovered(task: Task, outcome: str) -> None:
-    """What became of a task that a dead process had left."""
+    """Log what became of a task whose process ended."""
     logger.info("task recovered", extra={"task_id": task.id, "outcome": outcome})
 
 
@@ -474,7 +477,7 @@ def _fields(task: Task, caller: Caller) -> dict[str, object]:
         "caller": name_of(caller),
     }
     if task.status.state is TaskState.FAILED and task.status.message is not None:
-        # What a client was told instead of the exception, under which the log has it.
+        # The error type and the reference that the client got. The log has the exception under the same reference.
         metadata = task.status.message.metadata or {}
         for name in ("type", "reference"):
             if name in metadata:
@@ -483,7 +486,7 @@ def _fields(task: Task, caller: Caller) -> dict[str, object]:
 
 
 def _skill_of(call: Call) -> str:
-    """The skill that the agent chose, or else that the client asked for."""
+    """Return the skill that the agent chose, or the one that the client asked for."""
     if call.skill:
         return call.skill
     for metadata in (call.message.metadata, call.request.metadata):
@@ -494,14 +497,14 @@ def _skill_of(call: Call) -> str:
 
 
 def name_of(caller: Caller) -> str:
-    """Who called, fit for a log."""
+    """Return the name of a caller, cleaned for a log line."""
     if not caller.is_authenticated:
         return ANONYMOUS
     return _clean(caller.id)
 
 
 def _clean(name: str) -> str:
-    # Nearly all names are plain: to see that costs a tenth of cleaning them.
+    # Nearly all names need no cleaning. This check costs a tenth of it.
     if name.isascii() and name.isprintable() and len(name) <= MAX_NAME:
         return name
     return clean_line(name, MAX_NAME)

@@ -1,7 +1,7 @@
-"""What a durable store keeps of a run, and of the messages that wait for it, so that another process can go on.
+"""The stored form of a run and of its message queue, with which another process can continue.
 
-Rule: a message that was acknowledged is stored. It is run when its turn comes, here or after a restart, or it is
-refused where its sender can see it: in the task's history and status.
+Invariant: every acknowledged message is stored. It runs when its turn comes, here or after a restart. Or it is rejected
+where its sender can see it: in the history and the status of the task.
 """
 
 from typing import Any, Final
@@ -12,18 +12,18 @@ from msgspec.structs import replace
 from apcore_a2a.agent import Caller
 from apcore_a2a.protocol.model import SendMessage, encode
 
-MAX_ATTEMPTS: Final = 3  # runs of a retry-safe task whose process died
+MAX_ATTEMPTS: Final = 3  # runs of a retry-safe task whose process ends each time
 
 
 class QueuedMessage(Struct, frozen=True):
-    """A message that was acknowledged, and waits for the run before it to end."""
+    """An acknowledged message that waits for the end of the run before it."""
 
     request: SendMessage
     caller: Caller
 
 
 class StoredRun(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A run, or none (`request` is None) if only messages wait."""
+    """A run with its message queue. `request` is None if there is no run and only messages wait."""
 
     request: SendMessage | None = None
     caller: Caller = Caller()
@@ -34,9 +34,10 @@ class StoredRun(Struct, frozen=True, omit_defaults=True, kw_only=True):
     queue: tuple[QueuedMessage, ...] = ()
 
     def may_run_again(self) -> bool:
+        """Return whether a restart may run the request again, or for the first time."""
         if self.request is None:
             return False
-        # The attempt 0 is one that waits for a replica with room: nobody has begun with it.
+        # A run with attempt 0 waits for a replica with a free slot, and has not started.
         return self.attempt == 0 or (self.retry_safe and self.attempt < MAX_ATTEMPTS)
 
 
@@ -44,7 +45,7 @@ _STORED_RUN: Final = json.Decoder(StoredRun)
 
 
 def decode_stored_run(body: bytes) -> StoredRun | None:
-    """None where there is none, or one that another version wrote."""
+    """Return the run, or None if there is none or another version wrote it."""
     try:
         return _STORED_RUN.decode(body)
     except ValueError:

@@ -1,8 +1,8 @@
-"""Subscribers of tasks: each gets a snapshot or a replay, then what follows, until its stream's end state.
+"""Streams of the events of a task: a snapshot or a replay, then the events that follow, until an end state.
 
-Rule: a stream is a cursor on the task's log. It owns no queue, so it delays nobody; one that closes affects no other,
-and not the task. Only `cancel_on_disconnect` may end a task that 0.3 clients no longer watch, and then not before the
-grace is over.
+Invariant: a stream is a cursor on the log of its task. It has no queue, so it delays no other stream. A stream that
+closes affects no other stream and not the task. The exception is `cancel_on_disconnect`: it
+cancels a task whose 0.3 clients have all left, when `Timing.disconnect_grace` is over.
 """
 
 import asyncio
@@ -25,7 +25,8 @@ UNTIL_USER_IS_ASKED: Final = TERMINAL | {TaskState.INPUT_REQUIRED}  # not AUTH_R
 
 
 class Events(Protocol):
-    """What a binding writes: `take` what is there; if that is nothing, `wait`; None is the end. Then `close`."""
+    """The source of a binding's writes. `take` returns events, an empty list (then `wait`), or None at the end. `close`
+    has to be called."""
 
     def take(self) -> list[LogEntry] | None: ...
 
@@ -33,13 +34,13 @@ class Events(Protocol):
 
     @property
     def is_cut(self) -> bool:
-        """Whether it ended before its task did: the server leaves, and whoever wants the rest asks again."""
+        """Return whether the stream ended before its task, because of a shutdown. The client may subscribe again."""
 
     def close(self) -> None: ...
 
 
 class StreamSource(Protocol):
-    """What a stream reads: a log, and the task itself for one that has fallen behind."""
+    """The source of a stream: a log, and the task itself for a stream that has fallen behind."""
 
     @property
     def log(self) -> EventLog: ...
@@ -48,11 +49,11 @@ class StreamSource(Protocol):
 
 
 class Stream:
-    """Batches of entries: `take` what is there; if that is nothing, `wait`, and take what came, if anything did.
+    """Batches of entries: `take` returns the entries that are there. If it returns an empty batch, `wait` for more.
 
-    It begins with `ready`, goes on with what follows sequence number `after` in the log of `source`, and ends with the
-    first entry whose state is in `until`. Without a source it ends with `ready`. An empty batch after a wait means that
-    nothing has come for `keep_alive_interval` seconds. `close` must be called, and may be called twice.
+    A stream begins with `ready`, continues with the entries after sequence number `after` in the log of `source`, and
+    ends with the first entry whose state is in `until`. Without a source it ends with `ready`. An empty batch after a
+    wait means that no event came for `keep_alive_interval` seconds. `close` must be called, and may be called twice.
     """
 
     def __init__(
@@ -76,18 +77,18 @@ class Stream:
         self._has_lagged = False
         self.is_cut = False
         self._waiter: asyncio.Future[None] | None = None
-        # One timer for the whole stream, not one for each event: it is set anew only after it has fired.
+        # One timer for the whole stream and not for each event: it is set again only after it has fired.
         self._timer: asyncio.TimerHandle | None = None
 
-    def play_back(self, missed: StoredEvents) -> None:
-        """What has left the log, or was never in it, because another process ran the task, is to be read from there.
+    def read_missed_from(self, missed: StoredEvents) -> None:
+        """Read events from the store that have left the log, or were never in it because another process ran the task.
 
-        Without this the stream goes on from the task as it is then.
+        Without this, the stream continues from a snapshot of the task.
         """
         self._missed = missed
 
     def take(self) -> list[LogEntry] | None:
-        """What has come, perhaps nothing; None at the end."""
+        """Return the next entries, an empty list if there are none yet, or None at the end."""
         batch = self._ready
         if batch:
             self._ready = []
@@ -111,10 +112,10 @@ class Stream:
         return batch
 
     async def wait(self) -> None:
-        """Wait until there is something to take, or nothing has come for a while."""
-        assert self._source is not None  # else it is over
+        """Wait until there is something to take, or the keep-alive interval is over."""
+        assert self._source is not None  # a stream without a source never waits
         if self._has_lagged:
-            await self._start_again(self._source)
+            await self._restart(self._source)
             return
         loop = asyncio.get_running_loop()
         if self._timer is None:
@@ -123,14 +124,14 @@ class Stream:
         self._source.log.wait(self._waiter)
         await self._waiter
 
-    async def _start_again(self, source: StreamSource) -> None:
-        """A reader that fell out of the log's window goes on with what is stored, or from the task as it is now."""
+    async def _restart(self, source: StreamSource) -> None:
+        """Continue behind the window of the log: with stored events, or with a snapshot of the task."""
         records = None
         behind = source.log.version - self._after
         if self._missed is not None and behind > 0:
             records = await self._missed(self._after, min(READ_AT_ONCE, behind))
         if records:
-            self._ready = _played_back(records, self._after)
+            self._ready = _decode_records(records, self._after)
             self._after += len(records)
         else:
             snapshot = await source.latest_entry()
@@ -140,9 +141,9 @@ class Stream:
 
     def _stay_alive(self) -> None:
         self._timer = None
-        self._wait_no_longer()
+        self._end_wait()
 
-    def _wait_no_longer(self) -> None:
+    def _end_wait(self) -> None:
         if self._waiter is not None and self._source is not None:
             self._source.log.forget(self._waiter)
             if not self._waiter.done():
@@ -152,7 +153,7 @@ class Stream:
         self._is_over = True
         if self._timer is not None:
             self._timer.cancel()
-        self._wait_no_longer()
+        self._end_wait()
         if self._on_close is not None:
             on_close = self._on_close
             self._on_close = None
@@ -160,7 +161,7 @@ class Stream:
 
 
 class Streams:
-    """Opens streams and counts them."""
+    """The open streams of an engine, which opens and counts them."""
 
     def __init__(self, runs: Runs, *, observer: Observer, options: EngineOptions) -> None:
         self._runs = runs
@@ -173,10 +174,10 @@ class Streams:
         self._open = QuotaCounter()
 
     def reserve(self, context: CallContext) -> ExitStack:
-        """Room for one stream, taken at once; what is put into it is given back when the stream closes.
+        """Reserve a place for one stream at once. The callbacks of the result run when the stream closes.
 
         Raises:
-            OverloadedError: there is none; LimitExceededError if that is because of this caller's own.
+            OverloadedError: all places are taken. LimitExceededError if the caller has too many streams itself.
         """
         self._runs.check_draining()
         if self._open.total >= self._limit:
@@ -198,7 +199,7 @@ class Streams:
         until: frozenset[TaskState],
         start: LogEntry | int | None,
     ) -> Stream:
-        """A stream of a live task: from a snapshot, from the event after a number, or, with None, from now."""
+        """Return a stream of a live task: from a snapshot, from the event after a number, or, with None, from now."""
         room.callback(self._closed, live, context, until)
         room.enter_context(live.held())
         self._observer.stream_opened(live.task.id)
@@ -217,11 +218,11 @@ class Streams:
             keep_alive_interval=self._keep_alive_interval,
         )
         if context.rules.replay and context.last_event_id is not None:
-            stream.play_back(live.stored_events())
+            stream.read_missed_from(live.stored_events())
         return stream
 
     async def replay(self, live: LiveTask, context: CallContext, room: ExitStack) -> "Stream | Replay":
-        """What a subscriber to an ended task gets: the events it missed where they are kept, else the outcome."""
+        """Return a stream of an ended task: the events that the client missed, if they are stored, or the outcome."""
         last_seen = context.last_event_id
         version = live.version
         if not context.rules.replay or last_seen is None or last_seen >= version:
@@ -236,7 +237,7 @@ class Streams:
         return Replay(read, last_seen, first, on_close=self._hold(room, live))
 
     def _hold(self, room: ExitStack, live: LiveTask) -> Callable[[], None]:
-        """Keep the place of a stream until it closes; what to call then."""
+        """Keep the place of a stream until it closes. Return the function to call then."""
         room.callback(self._observer.stream_closed, live.task.id)
         self._observer.stream_opened(live.task.id)
         return room.pop_all().close
@@ -248,12 +249,12 @@ class Streams:
 
 
 def event_stream(event: Event) -> Stream:
-    """A stream of one event."""
+    """Return a stream of one event."""
     return Stream([LogEntry(1, TaskState.COMPLETED, v1.encode_event(event))])
 
 
 class Replay:
-    """The stored events of a task that has ended, read as `Stream` is, a page at a time."""
+    """A stream of the stored events of an ended task, read in pages."""
 
     def __init__(self, read: StoredEvents, after: int, first: Sequence[bytes], *, on_close: Callable[[], None]) -> None:
         self._read = read
@@ -266,13 +267,13 @@ class Replay:
     def take(self) -> list[LogEntry] | None:
         if self._is_over:
             return None
-        entries = _played_back(self._page, self._after)
+        entries = _decode_records(self._page, self._after)
         self._after += len(entries)
         self._page = ()
         return entries
 
     async def wait(self) -> None:
-        """Read the next page; the end is where there is none."""
+        """Read the next page. The stream ends after the last one."""
         page = await self._read(self._after, READ_AT_ONCE)
         self._page = page or ()
         if not page:
@@ -286,8 +287,8 @@ class Replay:
             on_close()
 
 
-def _played_back(records: Sequence[bytes], after: int) -> list[LogEntry]:
-    """Stored events as they were told, without what the user said, which is kept with them."""
+def _decode_records(records: Sequence[bytes], after: int) -> list[LogEntry]:
+    """Return stored events as they were published, without the user's messages that are stored with them."""
     entries: list[LogEntry] = []
     for seq, record in enumerate(records, after + 1):
         event, _ = v1.decode_record(record)

@@ -26,7 +26,8 @@ UNTIL_USER_IS_ASKED: Final = TERMINAL | {TaskState.INPUT_REQUIRED}  # not AUTH_R
 
 class Events(Protocol):
     """The source of a binding's writes. `take` returns events, an empty list (then `wait`), or None at the end. `close`
-    has to be called."""
+    has to be called.
+    """
 
     def take(self) -> list[LogEntry] | None: ...
 

@@ -102,7 +102,7 @@ async def test_a_store_in_use_is_an_error_with_a_remedy(tmp_path: Path, as_comma
             assert await second.ends() == 2
     said = reason(second)
     assert "in use by another process" in said
-    assert "stop that one" in said
+    assert "Stop that process" in said
 
 
 async def test_a_failing_startup_hook_is_logged_with_its_traceback() -> None:

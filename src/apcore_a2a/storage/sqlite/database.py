@@ -94,7 +94,9 @@ class DatabaseFile:
         self._identity = _identify(self._named)
         self._side_files = {name: _identify(name) for name in (f"{self.path}-wal", self._lock.name)}
         if self._side_files[self._lock.name] != self._lock.identity:
-            raise StoreUnavailableError(f"The task store {self._named} was replaced while it was opened; start again")
+            raise StoreUnavailableError(
+                f"The task store {self._named} was replaced while it was opened. Restart the agent"
+            )
 
     def check_side_files_next(self) -> None:
         self._next_side_file_check = 0.0
@@ -209,7 +211,7 @@ class _SideLock:
 
 def _in_use(path: Path) -> StoreUnavailableError:
     return StoreUnavailableError(
-        f"The task store {path} is in use by another process; stop that one, or give each its own file"
+        f"The task store {path} is in use by another process. Stop that process, or use another file"
     )
 
 
@@ -235,7 +237,7 @@ class Trouble(Enum):
     DAMAGED = "the file of the task store is damaged"
     FULL = "the disk of the task store is full"
     FAILING = "the disk of the task store cannot be read or written"
-    LOCKED = "another program keeps the task store locked"
+    LOCKED = "another program has locked the task store"
 
 
 # By SQLite's primary result code. Other codes (a value that is too large, a bug of this package) are not trouble of the

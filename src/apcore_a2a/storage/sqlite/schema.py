@@ -163,8 +163,8 @@ def _reject_foreign_file(writer: sqlite3.Connection, path: Path) -> None:
         raise StoreUnavailableError(f"{path} is an SQLite database, but not a task store of apcore-a2a")
     if version > len(MIGRATIONS):
         raise StoreUnavailableError(
-            f"The task store {path} has schema {version}, written by a newer apcore-a2a; "
-            f"this one knows schemas up to {len(MIGRATIONS)}: upgrade it"
+            f"The task store {path} has schema {version}, written by a newer apcore-a2a, but "
+            f"this one supports schemas up to {len(MIGRATIONS)}. Upgrade apcore-a2a"
         )
 
 

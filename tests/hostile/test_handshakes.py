@@ -16,10 +16,9 @@ import pytest
 import uvicorn
 
 from apcore_a2a import async_serve
-from apcore_a2a.http.server import tls
 from apcore_a2a.http.server.connection import GuardedProtocol
 from apcore_a2a.http.server.server import Server
-from apcore_a2a.http.server.tls import RenewedContext, TLSFiles, TLSListener
+from apcore_a2a.http.server.tls import HANDSHAKE_LIMITS, HandshakeLimits, RenewedContext, TLSFiles, TLSListener
 from apcore_a2a.http.traffic import Traffic
 from tests.fakes import PATIENCE
 from tests.http.server import test_tls
@@ -114,7 +113,7 @@ async def test_thousands_of_silent_sockets_do_not_block_a_tls_client(authority: 
                     async with httpx.AsyncClient(base_url=url, verify=authority.trusting()) as honest:
                         assert (await honest.get("/health")).status_code == 200
             figures = (await inside.get("/metrics")).json()
-            assert 0 < figures["tls_handshakes"] <= tls.MAX_HANDSHAKES
+            assert 0 < figures["tls_handshakes"] <= HANDSHAKE_LIMITS.max_handshakes
             assert figures["open_connections"] == 1
             async with asyncio.timeout(PATIENCE):  # the server has closed the oldest
                 assert await asyncio.get_running_loop().sock_recv(silent[0], 1) == b""
@@ -128,11 +127,8 @@ async def test_thousands_of_silent_sockets_do_not_block_a_tls_client(authority: 
     [b"", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", b"\x16\x03\x01", b"\x16\x03\x01\x40\x00\x01", bytes(5_000)],
     ids=["nothing", "plain HTTP", "half a record", "a record without end", "zeros"],
 )
-async def test_a_connection_without_a_tls_handshake_is_closed_in_time(
-    said: bytes, authority: Authority, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tls, "HANDSHAKE_TIME", 0.2)
-    async with listening(authority) as (url, traffic):
+async def test_a_connection_without_a_tls_handshake_is_closed_in_time(said: bytes, authority: Authority) -> None:
+    async with listening(authority, HandshakeLimits(timeout=0.2)) as (url, traffic):
         one = await silent_socket(url)
         loop = asyncio.get_running_loop()
         with one:
@@ -148,7 +144,9 @@ async def test_a_connection_without_a_tls_handshake_is_closed_in_time(
 
 
 @asynccontextmanager
-async def listening(authority: Authority) -> AsyncIterator[tuple[str, Traffic]]:
+async def listening(
+    authority: Authority, limits: HandshakeLimits = HANDSHAKE_LIMITS
+) -> AsyncIterator[tuple[str, Traffic]]:
     """Serve in this process, on asyncio's event loop. A server in its own process uses uvloop."""
 
     async def echo(text: str) -> str:
@@ -159,7 +157,7 @@ async def listening(authority: Authority) -> AsyncIterator[tuple[str, Traffic]]:
     config.load()
     addresses: list[str] = []
     context = RenewedContext(TLSFiles(certfile=authority.server[0], keyfile=authority.server[1]))
-    serving = Server(config, tls=context, on_started=addresses.append)
+    serving = Server(config, tls=context, handshakes=limits, on_started=addresses.append)
     serving.lifespan = config.lifespan_class(config)
     await serving.startup()
     try:
@@ -176,12 +174,9 @@ async def until(holds: Callable[[], bool]) -> None:
     raise AssertionError("the condition never became true")
 
 
-async def test_a_handshake_above_the_limit_closes_the_oldest_one(
-    authority: Authority, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tls, "MAX_HANDSHAKES", 3)
+async def test_a_handshake_above_the_limit_closes_the_oldest_one(authority: Authority) -> None:
     loop = asyncio.get_running_loop()
-    async with listening(authority) as (url, traffic):
+    async with listening(authority, HandshakeLimits(max_handshakes=3)) as (url, traffic):
         silent = [await silent_socket(url) for _ in range(3)]
         await until(lambda: traffic.handshakes == 3)
         silent.append(await silent_socket(url))
@@ -211,7 +206,6 @@ async def test_unfinished_handshakes_do_not_delay_the_shutdown(authority: Author
 async def test_without_file_descriptors_a_handshake_is_closed_and_new_clients_are_served(
     authority: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(tls, "PAUSE", 0.01)
     failures = [OSError(24, "Too many open files"), ConnectionAbortedError(103, "gone")]
     loop = asyncio.get_running_loop()
     accept = loop.sock_accept
@@ -223,7 +217,7 @@ async def test_without_file_descriptors_a_handshake_is_closed_and_new_clients_ar
         accepted[0].close()
         raise failures.pop()
 
-    async with listening(authority) as (url, traffic):
+    async with listening(authority, HandshakeLimits(pause=0.01)) as (url, traffic):
         silent = await silent_socket(url)
         await until(lambda: traffic.handshakes == 1)
         monkeypatch.setattr(loop, "sock_accept", fail_at_times)

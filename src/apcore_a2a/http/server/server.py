@@ -20,7 +20,7 @@ from typing import Any, Final
 import uvicorn
 from uvicorn.lifespan.on import LifespanOn
 
-from apcore_a2a.http.server.tls import RenewedContext, TLSListener
+from apcore_a2a.http.server.tls import HANDSHAKE_LIMITS, HandshakeLimits, RenewedContext, TLSListener
 from apcore_a2a.http.traffic import KEY, Traffic
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
@@ -42,7 +42,7 @@ class Server(uvicorn.Server):
     """uvicorn with a reason if it cannot start, exit code 0 on a signal, and an immediate exit on the second signal.
 
     `drain_delay` is the number of seconds for which it still listens after a signal, so that load balancers notice.
-    `tls` is the TLS context for https.
+    `tls` is the TLS context for https, `handshakes` the limits of its handshakes.
     `on_started` is called with the address once the application is open and the socket listens.
     """
 
@@ -52,10 +52,12 @@ class Server(uvicorn.Server):
         *,
         drain_delay: float = 0,
         tls: RenewedContext | None = None,
+        handshakes: HandshakeLimits = HANDSHAKE_LIMITS,
         on_started: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__(config)
         self._tls = tls
+        self._handshakes = handshakes
         self._listener: TLSListener | None = None
         self._drain_delay = drain_delay
         self._on_started = on_started
@@ -128,7 +130,7 @@ class Server(uvicorn.Server):
         if self.lifespan.should_exit:
             return
         traffic = self.lifespan.state.get(KEY) or Traffic()
-        self._listener = TLSListener(self._make_protocol, self._tls, traffic)
+        self._listener = TLSListener(self._make_protocol, self._tls, traffic, limits=self._handshakes)
         self._listener.listen(sockets, self.config.backlog)
 
     def _make_protocol(self) -> asyncio.Protocol:

@@ -154,19 +154,36 @@ def _trust(context: ssl.SSLContext, ca_certs: str) -> None:
 #
 # asyncio's servers wait a minute for each handshake, do not report their number, and keep one context forever.
 
-MAX_HANDSHAKES: Final = 512  # half of the files that a process may open on many systems
-HANDSHAKE_TIME: Final = 10.0  # seconds
 NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-PAUSE: Final = 0.1  # seconds until the next attempt if no file is left
 LOG_INTERVAL: Final = 60.0
+
+
+class HandshakeLimits(Struct, frozen=True, kw_only=True):
+    """Limits of TLS handshakes. Only tests use other values than the defaults."""
+
+    max_handshakes: int = 512
+    """Handshakes in progress: half of the files that a process may open on many systems."""
+    timeout: float = 10.0
+    """Seconds for one handshake."""
+    pause: float = 0.1
+    """Seconds until the next attempt to accept a connection if no file is left."""
+
+
+HANDSHAKE_LIMITS: Final = HandshakeLimits()
 
 
 class TLSListener:
     """Accepts TLS connections at bound sockets."""
 
     def __init__(
-        self, make_protocol: Callable[[], asyncio.Protocol], context: RenewedContext, traffic: Traffic
+        self,
+        make_protocol: Callable[[], asyncio.Protocol],
+        context: RenewedContext,
+        traffic: Traffic,
+        *,
+        limits: HandshakeLimits = HANDSHAKE_LIMITS,
     ) -> None:
+        self._limits = limits
         self._make_protocol = make_protocol
         self._context = context
         self._traffic = traffic
@@ -207,14 +224,14 @@ class TLSListener:
                 if error.errno in NO_FILES:
                     self._make_room()
                     self._log("no files are left for connections", error)
-                    pause = PAUSE
+                    pause = self._limits.pause
                 await asyncio.sleep(pause)
                 continue
             self._begin(connection, address)
             await asyncio.sleep(0)  # `sock_accept` does not yield while more connections wait
 
     def _begin(self, connection: socket.socket, address: Any) -> None:  # Any: an address of the socket module
-        if len(self._handshakes) >= MAX_HANDSHAKES:
+        if len(self._handshakes) >= self._limits.max_handshakes:
             self._make_room()
         handshake = asyncio.get_running_loop().create_task(self._shake_hands(connection, address), name="TLS handshake")
         self._handshakes[handshake] = None
@@ -234,7 +251,7 @@ class TLSListener:
                 self._make_protocol,
                 connection,
                 ssl=self._context.current,
-                ssl_handshake_timeout=HANDSHAKE_TIME,
+                ssl_handshake_timeout=self._limits.timeout,
             )
         except ssl.SSLError as error:  # most clients do not learn the reason, so it is logged
             connection.close()

@@ -317,7 +317,7 @@ def test_only_names_on_the_list_come_in(authority: Authority) -> None:
     assert auth.authenticate({"client-cert": in_header(authority.files("planner", PLANNER))}) is not None
     for name in ("planner2.example", "a.planner.example", "planner"):
         assert auth.authenticate({"client-cert": in_header(authority.files("other", name))}) is None
-    with pytest.raises(TypeError, match="not one text"):
+    with pytest.raises(TypeError, match="not one string"):
         ClientCertificateAuthenticator(names=PLANNER)
 
 

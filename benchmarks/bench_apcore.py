@@ -1,6 +1,6 @@
-"""What A2A adds to apcore: message/send to a module beside a bare call of the executor, one after the other.
+"""The overhead of A2A for an apcore module: message/send compared with a bare call of the executor, sequentially.
 
-The requirements allow 5 ms (NFR-PERF-002); we ask for less than 1 ms.
+The requirements allow 5 ms (NFR-PERF-002). The project's own limit is 1 ms.
 
 python -m benchmarks.bench_apcore [--quick]
 """
@@ -15,13 +15,13 @@ from benchmarks.load import interleave, warm_up, wrk
 from benchmarks.measuring import ROOT, Findings, Plan, Sample, Table, medians, percentile, run_alone, spread
 from benchmarks.servers import BARE, OURS_APCORE, Running, all_running, pinned
 
-ALLOWED, ASKED = 5_000, 1_000  # microseconds: by the requirement, and by ourselves
+ALLOWED, ASKED = 5_000, 1_000  # microseconds: the requirement's limit, and the project's own
 CALLS = 400
 DIRECT = "executor.call_async in a process of its own"
 
 
 def call_directly(calls: int = CALLS) -> list[float]:
-    """Microseconds of each call, without any server."""
+    """Return the microseconds of each call, without a server."""
     import asyncio
 
     import apcore

@@ -1,8 +1,8 @@
-"""The cost of authentication: a token for the first time, the same token again, an API key, the whole middleware.
+"""The cost of authentication: a new token, a cached token, an API key, and the whole middleware.
 
 python -m benchmarks.bench_auth
 
-Half of all calls take no longer than the figure. It is wall time of one process, and takes two seconds.
+Each figure is the median call, in wall time of one process. A run takes two seconds.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ from apcore_a2a.auth.authenticator import identify
 from apcore_a2a.auth.jwt import JWTAuthenticator
 
 ROUNDS = 2_000
-LIMIT = 100.0  # microseconds for a token that was seen before
+LIMIT = 100.0  # microseconds for a cached token
 
 
 def tokens(key: Any, alg: str, count: int) -> list[str]:
-    """Tokens as providers make them, about 900 characters each."""
+    """Create tokens like those of identity providers, about 900 characters each."""
     made: list[str] = []
     for number in range(count):
         claims = {
@@ -41,7 +41,7 @@ def tokens(key: Any, alg: str, count: int) -> list[str]:
 
 
 async def p50(work: Callable[[int], Awaitable[object]], rounds: int = ROUNDS) -> float:
-    """Microseconds that half of the calls do not exceed."""
+    """Return the median call in microseconds."""
     taken: list[float] = []
     for number in range(rounds):
         begun = time.perf_counter()
@@ -50,7 +50,7 @@ async def p50(work: Callable[[int], Awaitable[object]], rounds: int = ROUNDS) ->
     return statistics.median(taken) * 1e6
 
 
-async def nothing(*arguments: Any) -> Any:  # Any: it stands for everything around the middleware
+async def nothing(*arguments: Any) -> Any:  # Any: it replaces everything around the middleware
     """The application behind the middleware."""
 
 

@@ -1,9 +1,10 @@
-"""Our client beside a2a-sdk's: calls per second, events per second, and what the import costs.
+"""The client compared with that of a2a-sdk: calls per second, events per second, and the cost of the import.
 
 python -m benchmarks.bench_client [--quick]
 
-One server, raw ASGI, answers every client with the same bytes. Each client runs in a process of its own, 50 calls at a
-time; rounds are interleaved and medians shown, of imports the best. Compare within one run: machines and loads differ.
+One raw ASGI server sends the same bytes to every client. Each client runs in its own process, 50 calls at a time.
+Rounds are interleaved and medians shown, for imports the minimum. Compare figures of one run: machines and loads
+differ.
 """
 
 import asyncio
@@ -46,7 +47,7 @@ def card(url: str) -> dict[str, Any]:
 
 
 def events() -> list[bytes]:
-    """The results of a stream, encoded."""
+    """Encode the results of a stream."""
     ids = {"taskId": TASK["id"], "contextId": TASK["contextId"]}
     piece = {**ids, "append": True, "artifact": {"artifactId": "a", "parts": [{"text": "x" * 50}]}}
     stream = [
@@ -58,7 +59,7 @@ def events() -> list[bytes]:
 
 
 class Server:
-    """Raw ASGI: the same bytes for everybody."""
+    """Raw ASGI: the same bytes for every client."""
 
     def __init__(self, url: str) -> None:
         self._card, self._events = json.dumps(card(url)).encode(), events()
@@ -204,7 +205,7 @@ def bench(found: Findings, plan: Plan) -> None:
         try:
             assert server.stdout is not None
             url = server.stdout.readline().strip().rstrip("/")
-            few = max(CONCURRENT, calls // 8)  # the slow ones need no more to be measured
+            few = max(CONCURRENT, calls // 8)  # enough for the slow ones
             counts = {"ours": calls, "ours over httpx": few, "a2a-sdk": few}
             found.add(compare(found, "sends", "calls", url, counts, plan.rounds))
             counts = {"ours": calls // 8, "a2a-sdk": max(CONCURRENT, calls // 40)}

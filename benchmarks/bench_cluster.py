@@ -1,8 +1,8 @@
-"""Tasks on PostgreSQL: message/send beside a2a-sdk, more workers, how fast an event crosses, what idle replicas ask.
+"""Tasks on PostgreSQL: message/send compared with a2a-sdk, several workers, event latency between replicas, idle load.
 
 python -m benchmarks.bench_cluster [--quick]
 
-The database is that of the tests with PostgreSQL's own settings: every commit is synced.
+The database is that of the tests, with PostgreSQL's default settings: every commit is synced.
 """
 
 import asyncio
@@ -29,13 +29,13 @@ from tests.postgres_server import PostgresServer
 
 DURABLE = OURS._replace(name="apcore-a2a on PostgreSQL")
 SDK_DURABLE = SDK._replace(name="a2a-sdk on PostgreSQL")
-MANY = 128  # connections at which commits are shared by many
+MANY = 128  # connections at which many writes share a commit
 EVENTS = 300
 IDLE_SECONDS = 20
 
 
 class Clock:
-    """Says what time it is, in nanoseconds: so often, with so many seconds in between."""
+    """An agent that yields the time in nanoseconds, this many times, at this interval in seconds."""
 
     may_reply = False
 
@@ -66,7 +66,7 @@ def database() -> Iterator[PostgresServer]:
 
 @contextmanager
 def serving(target: str, store: str, *options: str) -> Iterator[Running]:
-    """What `apcore-a2a serve` starts, on any core."""
+    """Run `apcore-a2a serve` without pinning it to a core."""
     port = free_port()
     words = ["serve", target, "--port", str(port), "--store", store, "--log-level", "warning", *options]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
@@ -102,7 +102,7 @@ def bench_postgres(found: Findings, plan: Plan) -> None:
 
 
 def bench_workers(found: Findings, plan: Plan) -> None:
-    """Two workers and the database want more cores than two: what a message costs says what a third would bring."""
+    """Two workers and the database need more than two cores. The cost per message shows the benefit of a third core."""
     samples: dict[int, list[Sample]] = {1: [], 2: []}
     with database() as server:
         for _ in range(plan.rounds):
@@ -122,7 +122,7 @@ def bench_workers(found: Findings, plan: Plan) -> None:
 
 
 def measure_tree(target: Running, plan: Plan) -> Sample:
-    """As `wrk` does it, but with the processor time of the workers."""
+    """Measure as `wrk` does, but include the processor time of the workers."""
     warm_up(target, wire.send(OURS), plan)
     workers = children(target.pid) or [target.pid]
     before = sum(map(cpu_seconds, workers))
@@ -162,7 +162,7 @@ def bench_replicas(found: Findings, plan: Plan) -> None:
 
 
 async def crossing(here: Running, there: Running) -> list[float]:
-    """Milliseconds from the moment an agent says something at one replica to its arrival at a client of another."""
+    """Return the milliseconds from an event at one replica to its arrival at a client of another replica."""
     said = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": f"clock {EVENTS} 0.01"}]}
     body = {"message": said, "configuration": {"returnImmediately": True}}
     times: list[float] = []
@@ -179,10 +179,10 @@ async def crossing(here: Running, there: Running) -> list[float]:
 
 
 async def idle_transactions(server: PostgresServer, seconds: float) -> float:
-    """Transactions a second that the database counts while nobody asks for anything."""
+    """Return the transactions per second of the database without requests."""
     counted = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = 'postgres'"
     admin = await asyncpg.connect(server.dsn)
-    await asyncio.sleep(2)  # statistics are told with a delay
+    await asyncio.sleep(2)  # statistics are updated with a delay
     before = await admin.fetchval(counted)
     await asyncio.sleep(seconds)
     after = await admin.fetchval(counted)

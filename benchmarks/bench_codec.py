@@ -1,10 +1,10 @@
-"""What it costs to read a request and to write an answer, beside the official SDKs: protobuf JSON and pydantic.
+"""The cost of decoding a request and encoding an answer, compared with the official SDKs: protobuf JSON and pydantic.
 
 python -m benchmarks.bench_codec [--quick]
 
-Every codec reads or writes the same message; rounds are interleaved and medians shown, the ratio to ours first. The
-SDK of the 0.3 generation (pydantic) runs in its own environment, .venvs/sdk03, if that is there. It is processor time,
-so other processes disturb it little; yet absolute figures differ by machine: compare within one run.
+Every codec handles the same message. Rounds are interleaved and medians shown, the ratio first. The SDK of the 0.3
+generation (pydantic) runs in its own environment, .venvs/sdk03, if it exists. The figures are processor time, which
+other processes disturb little. Absolute figures still differ by machine, so compare figures of one run.
 """
 
 import gc
@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.measuring import FULL, ROOT, Findings, Plan, Table, ratio, run_alone
 
 SDK03 = ROOT / ".venvs/sdk03/bin/python"
-TARGETS = {"decode SendMessage": 5.0, "encode Task": 10.0}  # microseconds, envelope included
+TARGETS = {"decode SendMessage": 5.0, "encode Task": 10.0}  # microseconds, including the envelope
 Codec = Callable[[], object]
 
 TEXT = "Summarise the attached quarterly report in three sentences, for a reader who has no time. "
@@ -45,7 +45,7 @@ def request_10() -> bytes:
 
 
 def task_10() -> bytes:
-    """A task of about 3 kB: a message, an answer in eleven parts, a few numbers."""
+    """Return a task of about 3 kB: a message, an answer in eleven parts, a few numbers."""
     artifact = {
         "artifactId": "answer",
         "name": "answer",
@@ -89,7 +89,7 @@ def ours() -> dict[str, Codec]:
 
 
 def protobuf() -> dict[str, Codec]:
-    """As a2a-sdk 1.x reads and writes: JSON, a dictionary, a message."""
+    """The codecs of a2a-sdk 1.x: JSON, dictionaries and protobuf messages."""
     from a2a.types import a2a_pb2
     from google.protobuf.json_format import MessageToDict, ParseDict
 
@@ -110,8 +110,8 @@ def protobuf() -> dict[str, Codec]:
 
 
 def pydantic() -> dict[str, Codec]:
-    """As a2a-sdk 0.3 does: JSON, and pydantic's models. Runs in the environment of that SDK."""
-    types: Any = import_module("a2a.types")  # Any: mypy would take it for the SDK of 1.x
+    """The codecs of a2a-sdk 0.3: JSON and pydantic models. Runs in the environment of that SDK."""
+    types: Any = import_module("a2a.types")  # Any: mypy would resolve it to the SDK of 1.x
 
     def old(part: dict[str, Any]) -> dict[str, Any]:
         return {"kind": next(iter(part)), **part}
@@ -142,7 +142,7 @@ def pydantic() -> dict[str, Codec]:
 
 
 def time_once(codec: Codec, seconds: float) -> float:
-    """Microseconds per call, over about so many seconds."""
+    """Return the microseconds per call, measured for about this many seconds."""
     calls, spent = 1, 0.0
     gc.collect()
     gc.disable()
@@ -159,7 +159,7 @@ def time_once(codec: Codec, seconds: float) -> float:
 
 
 class Elsewhere:
-    """The codecs of another environment, timed there, one line of JSON per question."""
+    """The codecs of another environment, timed there. Each request and response is a line of JSON."""
 
     def __init__(self, python: Path) -> None:
         command = [str(python), "-m", "benchmarks.bench_codec", "answer"]
@@ -186,7 +186,7 @@ def answer() -> None:
 
 
 def measure(rounds: int, seconds: float) -> dict[str, dict[str, float]]:
-    """Microseconds, by the case and by the codec: medians of interleaved rounds."""
+    """Return the median microseconds of interleaved rounds by case and codec."""
     here = {"apcore-a2a": ours(), "a2a-sdk 1.x, protobuf": protobuf()}
     elsewhere = Elsewhere(SDK03) if SDK03.exists() else None
     names = [*here, *(["a2a-sdk 0.3, pydantic"] if elsewhere else [])]

@@ -1,4 +1,4 @@
-"""Memory of streams and of stored tasks, time to the first answer, imports, a card of 100 modules, agents that wait.
+"""Memory of streams and stored tasks, time to the first answer, imports, a card of 100 modules, and waiting agents.
 
 python -m benchmarks.bench_footprint [--quick]
 """
@@ -38,14 +38,14 @@ from benchmarks.servers import (
     running,
 )
 
-FILES_BESIDES = 500  # that this process has open besides the streams
+FILES_BESIDES = 500  # files that this process has open besides the streams
 AGENT_TIME = 100  # milliseconds
 
 
 async def measure_idle(target: Running, count: int) -> float:
     before = resident(target.pid)
     readers = await streams.open_idle(target, count)
-    await asyncio.sleep(0.5)  # buffers of the handshakes go
+    await asyncio.sleep(0.5)  # the buffers of the handshakes are freed
     grown = resident(target.pid) - before
     for reader in readers:
         reader.transport.abort()
@@ -71,7 +71,7 @@ def bench_idle(found: Findings, plan: Plan) -> None:
 
 
 def bench_buffers(found: Findings, plan: Plan) -> None:
-    """What is kept for a stream of the events that have passed: what one stream keeps is the task's log."""
+    """Measure the memory of a stream for past events. One stream includes the task's log."""
     few, many = 1, 100
     kept = {number: asyncio.run(measure_kept(number)) for number in (few, many)}
     found.figures["buffers"] = each = (kept[many] - kept[few]) / (many - few)
@@ -84,7 +84,7 @@ def bench_buffers(found: Findings, plan: Plan) -> None:
 
 
 def bench_stored(found: Findings, plan: Plan) -> None:
-    """Ours are made by real requests; the peers' stores are filled through their own `save`, to save time."""
+    """Our tasks are created by real requests. The peers' stores are filled by their own `save`, to save time."""
     rows = []
     with running(OURS) as target:
         warm_up(target, wire.send(OURS), plan)
@@ -168,7 +168,7 @@ def bench_card_of_100(found: Findings, plan: Plan) -> None:
 
 
 async def measure_waits(target: Running, text: str, at_a_time: int, times: int) -> list[float]:
-    """Milliseconds of messages to agents that wait, begun one after the other: an agent's time has room for all."""
+    """Return the milliseconds of messages to waiting agents, started one after the other within the agent's time."""
     body, taken = wire.send(target.server, text), list[float]()
     size = ask(target, body).size
     head = f"POST / HTTP/1.1\r\nHost: localhost\r\nA2A-Version: {target.server.version}\r\n"
@@ -191,7 +191,7 @@ async def measure_waits(target: Running, text: str, at_a_time: int, times: int) 
 
 
 def bench_waiting(found: Findings, plan: Plan) -> None:
-    """Agents that wait, as real ones do: with 100 at a time, each should take no longer than alone."""
+    """Waiting agents, like real ones: with 100 at a time, each should take no longer than alone."""
     rows, p99 = [], {}
     with running(OURS) as target:
         warm_up(target, wire.send(OURS), plan)

@@ -1,8 +1,8 @@
-"""Where the instructions of a message/send go, counted by valgrind: the same on every run, however busy the machine.
+"""The instructions of the parts of a message/send, counted by valgrind, so that every run gives the same figures.
 
-Each part runs by itself, twice, with different numbers of repetitions; the difference is what one costs. The server's
-protocol runs on a transport that goes nowhere, so the kernel is not in it. Not a part of `make bench`: it takes minutes
-of its own.
+Each part runs by itself, twice, with different numbers of repetitions. The difference is the cost of one repetition.
+The server's protocol runs on a transport without a socket, so the kernel is not included. This is not part of `make
+bench`: it takes minutes.
 
 python -m benchmarks.bench_parts
 """
@@ -36,13 +36,13 @@ from benchmarks.peers.ours import Obedient
 from benchmarks.servers import OURS
 
 FEW, MANY = 200, 1_000
-TURNS = 3  # of the loop, in which a request that never waits is answered
+TURNS = 3  # loop iterations that answer a request without waiting
 
 Work = Callable[[], Awaitable[object]]
 
 
 class Nowhere(asyncio.Transport):
-    """A connection whose other end takes everything."""
+    """A connection whose peer accepts everything."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
@@ -86,7 +86,7 @@ def through_uvicorn(app: Any, protocol: Any) -> Work:
 
 
 class Parts:
-    """What is repeated, by name."""
+    """The repeated parts by name."""
 
     def __init__(self) -> None:
         self.agent = Obedient()
@@ -149,7 +149,7 @@ async def repeat(part: str, times: int) -> None:
 
 
 def count(part: str) -> int:
-    """Instructions of one repetition."""
+    """Return the instructions of one repetition."""
 
     def collected(times: int) -> int:
         words = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", sys.executable, "-m", __spec__.name]
@@ -172,7 +172,7 @@ def main() -> None:
     if len(sys.argv) == 3:
         time.time_ns = lambda: (
             1_800_000_000_000_000_000
-        )  # under valgrind every look at the clock is another millisecond
+        )  # under valgrind, each reading of the clock advances it by a millisecond
         uvloop.run(repeat(sys.argv[1], int(sys.argv[2])))
         return
     if shutil.which("valgrind") is None:

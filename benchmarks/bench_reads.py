@@ -1,4 +1,4 @@
-"""tasks/get, tasks/list and the agent card, beside the peers and the limit, with many tasks stored.
+"""tasks/get, tasks/list and the agent card with many stored tasks, compared with the peers and the limit.
 
 python -m benchmarks.bench_reads [--quick]
 """
@@ -39,7 +39,7 @@ def measure_reads(
 
 
 def measure_one(target: Running, plan: Plan) -> Sample:
-    """One connection: what a request takes when it need not wait for others."""
+    """One connection: the time of a request that does not wait for others."""
     return wrk(target, wire.get(target.server), connections=1, seconds=plan.seconds, stored=plan.stored)
 
 
@@ -60,7 +60,7 @@ def compare(found: Findings, samples: Mapping[str, Sequence[Sample]], prefix: st
 
 
 def bench_get(found: Findings, plan: Plan) -> None:
-    """GetTask and ListTasks on the same servers: filling them takes longer than asking."""
+    """GetTask and ListTasks on the same servers, because filling them takes longer than the requests."""
     with running(OURS, "--fill", "1") as probe:
         size = len(ask(probe, wire.get(OURS)).text)
     fill = ("--fill", str(plan.stored))

@@ -1,8 +1,8 @@
-"""Two revisions of this package side by side: what a change costs or gives, in processor time.
+"""Compares two revisions of this package: the cost or gain of a change in processor time.
 
-`python -m benchmarks.bench_revisions REVISION` checks the revision out into a temporary folder, starts its server and
-the one of this working tree, and puts load on one and then the other, round after round. Processor time per request is
-what is compared: it hardly depends on what else the machine does.
+`python -m benchmarks.bench_revisions REVISION` checks the revision out into a temporary directory, starts its server
+and that of this working tree, and loads them in turn, round after round. It compares processor time per request, which
+other processes hardly disturb.
 """
 
 import argparse
@@ -28,7 +28,7 @@ CHUNKS: Final = 2_000
 
 @contextmanager
 def checked_out(revision: str) -> Iterator[Path]:
-    """The files of a revision, in a folder of their own."""
+    """Check out a revision into a directory of its own."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(["git", "worktree", "add", "--detach", "--quiet", folder, revision], cwd=ROOT, check=True)
         try:
@@ -39,7 +39,7 @@ def checked_out(revision: str) -> Iterator[Path]:
 
 @contextmanager
 def serving(name: str, folder: Path) -> Iterator[Running]:
-    """Our server from the sources in that folder."""
+    """Run our server from the sources in that directory."""
     server = OURS._replace(name=name)
     port = free_port()
     words = [sys.executable, "-m", "benchmarks.peers.ours", "--port", str(port)]
@@ -53,7 +53,7 @@ def serving(name: str, folder: Path) -> Iterator[Running]:
 
 
 def measure_stream(target: Running, word: str) -> Sample:
-    """Processor time of an event, when the agent yields to the loop after each, or not."""
+    """Return the processor time of an event, depending on whether the agent yields to the loop after each."""
     before = cpu_seconds(target.pid)
     began = time.perf_counter()
     for _ in range(5):
@@ -72,7 +72,7 @@ def report(title: str, samples: dict[str, list[Sample]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("revision", help="what to compare the working tree with")
+    parser.add_argument("revision", help="the revision to compare the working tree with")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=2.0)
     given = parser.parse_args()

@@ -1,4 +1,4 @@
-"""message/send beside every peer and every limit: throughput, latencies, processor time.
+"""message/send compared with every peer and every limit: throughput, latencies, processor time.
 
 python -m benchmarks.bench_send [--quick]
 """
@@ -46,7 +46,7 @@ def measure_sends(targets: Mapping[str, Running], plan: Plan) -> dict[int, dict[
 
 
 def tabulate(title: str, note: str, samples: Mapping[int, Mapping[str, Sequence[Sample]]], base: str) -> Table:
-    """One row for each server, the base being ours."""
+    """Return one row for each server. The base is our server."""
     rows = []
     for name in samples[16]:
         middle = [medians(one[name]) for one in samples.values()]
@@ -67,7 +67,7 @@ def tabulate(title: str, note: str, samples: Mapping[int, Mapping[str, Sequence[
 
 
 def compare(found: Findings, samples: Mapping[int, Mapping[str, Sequence[Sample]]], base: str, prefix: str) -> None:
-    """Figures by name, such as `send/a2a-sdk/16`: how many times as fast as that we are."""
+    """Record ratios by name, such as `send/a2a-sdk/16`: ours compared with that server."""
     for connections, taken_by in samples.items():
         ours = medians(taken_by[base])
         for measure in ("rate", "p50", "p99"):
@@ -96,7 +96,7 @@ def bench_trivial(found: Findings, plan: Plan) -> None:
 
 
 def bench_module(found: Findings, plan: Plan) -> None:
-    with all_running(OURS_APCORE, BARE, INDEX) as targets:  # one connection is bench_apcore's
+    with all_running(OURS_APCORE, BARE, INDEX) as targets:  # bench_apcore measures one connection
         samples = measure_sends(targets, plan._replace(concurrency=plan.concurrency[-2:]))
     title = "message/send, an apcore module that adds two numbers, every check of its pipeline run"
     found.add(tabulate(title, "", samples, OURS_APCORE.name))
@@ -120,7 +120,7 @@ def bench_sqlite(found: Findings, plan: Plan) -> None:
 
 
 def bench_full_store(found: Findings, plan: Plan) -> None:
-    """Many stored tasks are nothing to the garbage collector, or every answer waits for it now and then."""
+    """Many stored tasks must not burden the garbage collector, because all answers would wait for its collections."""
     extra = {OURS.name: ("--fill", str(plan.kept))}
     with all_running(OURS, RAW, extra=extra) as targets:
         samples = measure_sends(targets, plan._replace(concurrency=(16,)))[16]

@@ -1,4 +1,4 @@
-"""How fast the stores are, memory beside SQLite: writes, reads by id, and what a chunk costs on disk.
+"""The speed of the stores, memory compared with SQLite: writes, reads by id, and the disk space of a chunk.
 
 python -m benchmarks.bench_store [--quick]
 """
@@ -31,7 +31,7 @@ def make_stores(folder: Path) -> dict[str, Store]:
 
 
 async def live(store: Store, chunks: int = 1) -> Author:
-    """One task from its creation to its end."""
+    """Write one task from its creation to its end."""
     author = Author(str(uuid4()), context_id=str(uuid4()))
     await store.create(author.create())
     await append(store, author.work())

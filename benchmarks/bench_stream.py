@@ -1,6 +1,6 @@
-"""message/stream beside the peers: the first event, the cost of a chunk in short and long tasks, many subscribers.
+"""message/stream compared with the peers: first event, cost of a chunk in short and long tasks, many subscribers.
 
-A chunk must cost the same whether it is the tenth or the ten thousandth: in time, in memory and in bytes written.
+The tenth and the ten thousandth chunk must cost the same: in time, in memory and in bytes written.
 
 python -m benchmarks.bench_stream [--quick]
 """
@@ -29,7 +29,7 @@ from benchmarks.measuring import (
 from benchmarks.servers import FASTA2A, JS, OURS, SDK, Running, all_running, running
 
 WAYS = {"yield": "the agent yields to the loop after each chunk", "count": "chunks ready together"}
-GROWING = 1_000  # a2a-js's cost of a chunk grows with the task: it is asked for no more in one
+GROWING = 1_000  # a2a-js's cost of a chunk grows with the task, so its streams are no longer than this
 
 
 def most_chunks(name: str, plan: Plan) -> int:
@@ -45,7 +45,7 @@ def repeats(name: str, chunks: int, plan: Plan) -> int:
 
 
 def measure_costs(word: str, plan: Plan, targets: Mapping[str, Running]) -> dict[int, dict[str, list[Sample]]]:
-    """Microseconds per chunk, by the length of the stream and by the server; lengths are interleaved, too."""
+    """Return the microseconds per chunk by length of the stream and by server. Lengths are interleaved too."""
     taken: dict[int, dict[str, list[Sample]]] = {chunks: {} for chunks in plan.chunks}
     for number in range(plan.rounds):
         for chunks in plan.chunks:
@@ -123,7 +123,7 @@ def bench_subscribers(found: Findings, plan: Plan, targets: Mapping[str, Running
 
 
 def bench_flatness(found: Findings, plan: Plan) -> None:
-    """What a chunk leaves behind: in memory, on the wire, and in SQLite's files."""
+    """The bytes of a chunk in memory, on the wire, and in SQLite's files."""
     rows = []
     for server in (OURS, SDK):
         for chunks in [n for n in plan.chunks if n <= (plan.writes if server is OURS else plan.peer_writes)]:

@@ -1,6 +1,6 @@
-"""Streams of tasks that have a webhook which takes five seconds for each event, beside streams of tasks that have none.
+"""Streams of tasks with a webhook that takes five seconds per event, compared with tasks without a webhook.
 
-Nobody waits for a webhook, so the figures must be alike. The receiver is a process of its own.
+No stream waits for a webhook, so the figures must be equal. The receiver runs in its own process.
 
 python -m benchmarks.bench_webhooks [--quick]
 """
@@ -18,12 +18,12 @@ from benchmarks.servers import OURS, Running, end, running
 
 SERVER = OURS._replace(name="apcore-a2a, webhooks", kind="webhooks")
 CHUNKS = 20
-SECONDS = 5.0  # that the receiver takes for each event
+SECONDS = 5.0  # the receiver's time for each event
 RECEIVER = "receive"
 
 
 async def receive() -> None:
-    """Answer every post, after a while."""
+    """Answer every request after a delay."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
@@ -42,7 +42,7 @@ async def receive() -> None:
 
 @contextlib.contextmanager
 def receiving() -> Iterator[str]:
-    """The URL of a receiver that takes its time."""
+    """Run a slow receiver, and yield its URL."""
     command = [sys.executable, "-m", "benchmarks.bench_webhooks", RECEIVER]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
     try:
@@ -53,7 +53,7 @@ def receiving() -> Iterator[str]:
 
 
 async def measure(target: Running, url: str) -> float:
-    """Microseconds from the request of a stream to its last event; with a webhook, if there is a URL."""
+    """Return the microseconds from the request of a stream to its last event. With a URL, the task has a webhook."""
     params = {"message": wire.message(target.server, f"yield {CHUNKS}")}
     if url:
         params["configuration"] = {"taskPushNotificationConfig": {"url": url}}
@@ -66,7 +66,7 @@ async def measure(target: Running, url: str) -> float:
 
 
 async def measure_all(target: Running, url: str, times: int) -> dict[str, list[float]]:
-    """Both in turn, so that whatever else happens on this machine happens to both."""
+    """Measure both in turn, so that other load on the machine affects both."""
     taken: dict[str, list[float]] = {"": [], url: []}
     for _ in range(times):
         for webhook in taken:

@@ -1,4 +1,4 @@
-"""What the streams of one task keep of the events that have passed, counted in the process of the application."""
+"""The memory that the streams of one task keep for past events, counted in the application's process."""
 
 import asyncio
 import gc
@@ -20,7 +20,7 @@ DEADLINE = 30.0
 
 
 class Gated:
-    """Waits, says all its chunks, and waits again before it ends."""
+    """An agent that waits, yields all its chunks, and waits again before it ends."""
 
     may_reply = False
 
@@ -40,7 +40,7 @@ class Gated:
 
 
 class Watcher:
-    """A client without a socket that reads at once whatever it is sent."""
+    """A client without a socket that reads all data at once."""
 
     def __init__(self, body: str) -> None:
         self._request = [{"type": "http.request", "body": body.encode()}]
@@ -71,7 +71,7 @@ class Watcher:
 
 
 async def measure_kept(streams: int) -> int:
-    """Bytes by which the process has grown when so many streams of one task have seen all its chunks."""
+    """Return the bytes by which the process has grown when this many streams of one task have read all its chunks."""
     agent = Gated()
     app = build_app(agent)
     async with asyncio.TaskGroup() as group:

@@ -1,4 +1,4 @@
-"""Bars as SVG: how many times as fast we are as each other server. On a logarithmic scale, the line at 1 is us."""
+"""Bar charts as SVG: our speed relative to each other server, on a logarithmic scale. The line at 1 is ours."""
 
 import math
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ INK, FASTER, LIMIT = "#57606a", "#2da44e", "#8c959f"
 
 
 def draw(groups: Mapping[str, Mapping[str, float]]) -> str:
-    """One group of bars for each title; green where we are faster, grey where the other is."""
+    """Draw one group of bars for each title: green if ours is faster, grey if the other server is."""
     values = [value for group in groups.values() for value in group.values()]
     low, high = math.log10(min([0.1, *values])), math.log10(max([10, *values]))
     scale = (WIDTH - LABEL - 80) / (high - low)

@@ -1,7 +1,7 @@
-"""Load from outside: wrk, on a core of its own, so that the client is not the limit.
+"""Load from wrk on a core of its own, so that the client is not the limit.
 
-Rule: a wrong answer is no throughput. One answer is read and checked before each measurement; the sizes of all others
-must be the same, and none may fail.
+Invariant: wrong answers do not count. One answer is read and checked before each measurement. All other answers must
+have the same size, and none may fail.
 """
 
 import http.client
@@ -17,9 +17,9 @@ from benchmarks.servers import Running, pinned
 
 WRONG = (b'"error"', b"failed", b"rejected")
 PATIENCE = 10.0  # seconds
-TOLERANCE = 0.05  # timestamps and cut-off answers
-CROWD = 50  # connections that are all open before the first request: uvloop accepts one in each turn of its loop
-RAMP = 1.0  # seconds they have for that
+TOLERANCE = 0.05  # timestamps, and answers cut off at the end
+CROWD = 50  # connections that are opened before the first request: uvloop accepts one per loop iteration
+RAMP = 1.0  # seconds for opening them
 
 
 def require_wrk() -> str:
@@ -32,11 +32,11 @@ def require_wrk() -> str:
 class Answer(NamedTuple):
     text: bytes
     size: int
-    """With its headers, as it travels."""
+    """Including headers, as sent."""
 
 
 def ask(target: Running, body: str) -> Answer:
-    """One answer, read whole and checked: of a GET of the card when there is no body."""
+    """Return one checked answer. Without a body, GET the card."""
     connection = http.client.HTTPConnection("127.0.0.1", target.port, timeout=30)
     headers = {"Content-Type": "application/json", "A2A-Version": target.server.version}
     try:
@@ -55,7 +55,7 @@ def ask(target: Running, body: str) -> Answer:
 
 
 def wrk(target: Running, body: str, *, connections: int, seconds: float, stored: int = 0) -> dict[str, float]:
-    """Requests per second, latencies in microseconds, and processor time per request, from outside."""
+    """Return requests per second, latencies in microseconds, and the server's processor time per request."""
     size = ask(target, body).size
     path = target.server.path if body else target.server.card
     script = str(ROOT / "benchmarks/request.lua")
@@ -69,7 +69,7 @@ def wrk(target: Running, body: str, *, connections: int, seconds: float, stored:
     )
     used = cpu_seconds(target.pid) - before
     seen: dict[str, float] = json.loads(run.stdout.splitlines()[-1])
-    if not seen["requests"] and seconds < PATIENCE:  # a slow server with many to answer
+    if not seen["requests"] and seconds < PATIENCE:  # a slow server with many requests in progress
         return wrk(target, body, connections=connections, seconds=PATIENCE, stored=stored)
     if seen["failed"] or not seen["requests"]:
         raise RuntimeError(f"{target.name}: {seen['failed']:.0f} of {seen['requests']:.0f} requests failed")
@@ -79,7 +79,7 @@ def wrk(target: Running, body: str, *, connections: int, seconds: float, stored:
 
 
 def warm_up(target: Running, body: str, plan: Plan) -> None:
-    """Until caches are filled and code is compiled; at least ten answers, each checked."""
+    """Fill caches, with at least ten checked answers."""
     deadline, asked = time.monotonic() + plan.warm_up, 0
     while asked < 10 or time.monotonic() < deadline:
         ask(target, body)
@@ -89,7 +89,7 @@ def warm_up(target: Running, body: str, plan: Plan) -> None:
 def interleave(
     targets: Mapping[str, Running], measure: Callable[[Running], Sample], rounds: int
 ) -> dict[str, list[Sample]]:
-    """Each target in turn, and all of them again: what slows the machine for a while slows everyone."""
+    """Measure each target in turn, and repeat, so that a slow phase of the machine affects all targets."""
     samples: dict[str, list[Sample]] = {name: [] for name in targets}
     for _ in range(rounds):
         for name, target in targets.items():

@@ -1,7 +1,7 @@
-"""What every benchmark here shares: samples and their medians, tables with the ratio first, the machine.
+"""Shared by the benchmarks: samples and medians, tables with the ratio first, and the machine.
 
-Rule: a figure is the median of interleaved rounds, and its spread stands beside it. A ratio is the median of the ratios
-of each round, whose halves were measured one after the other: what slows the machine for a while slows both.
+Invariant: a figure is the median of interleaved rounds, shown with its spread. A ratio is the median of the ratios of
+the rounds. Both halves of a round are measured in sequence, so that a slow phase of the machine affects both.
 """
 
 import argparse
@@ -22,27 +22,27 @@ Sample = Mapping[str, float]
 
 
 class Plan(NamedTuple):
-    """How thoroughly to measure."""
+    """The thoroughness of a run."""
 
     rounds: int = 5
     seconds: float = 1.0
-    """Of each measurement of a throughput; twice that with 100 connections, for the sake of slow servers."""
+    """Rounds of a throughput measurement. Twice that with 100 connections, for the sake of slow servers."""
     concurrency: tuple[int, ...] = (1, 16, 100)
     chunks: tuple[int, ...] = (100, 1_000, 10_000)
     peer_chunks: int = 10_000
-    """No more than these in one stream of a peer."""
+    """The maximum number of chunks in one stream of a peer."""
     writes: int = 10_000
     peer_writes: int = 1_000
-    """On a database, ours and theirs."""
+    """The numbers for a database, ours and theirs."""
     stored: int = 10_000
     many: int = 1_000_000
     kept: int = 100_000
     idle: int = 10_000
     peer_idle: int = 1_000
     warm_up: float = 0.5
-    """Seconds of each server."""
+    """Seconds per server."""
     everyone: bool = True
-    """Whether to measure also what is there only for completeness."""
+    """Whether to also measure what is only there for completeness."""
 
 
 FULL = Plan()
@@ -74,15 +74,15 @@ class Table(NamedTuple):
 
 
 class Findings:
-    """What a run has found: tables to read, and single figures by name for the limits they must keep."""
+    """The results of a run: tables, and single figures by name for comparison with their limits."""
 
     def __init__(self) -> None:
         self.tables: list[Table] = []
         self.promises: list[Table] = []
-        """The figures beside their limits: made last, shown first."""
+        """The figures with their limits: computed last, shown first."""
         self.figures: dict[str, float] = {}
         self.bars: dict[str, dict[str, float]] = {}
-        """What the chart shows: by its title, the ratio to each other server."""
+        """The bars of the chart: the ratios to the other servers by title."""
 
     def add(self, table: Table) -> None:
         self.tables.append(table)
@@ -90,9 +90,9 @@ class Findings:
 
 
 def run_alone(bench: Callable[[Findings, Plan], None], about: str | None) -> None:
-    """The main program of one benchmark."""
+    """Run one benchmark as the main program."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="short and rough: to see that it works")
+    parser.add_argument("--quick", action="store_true", help="short and imprecise: to check that it works")
     print(describe_machine())
     bench(Findings(), QUICK if parser.parse_args().quick else FULL)
 
@@ -102,12 +102,12 @@ def medians(samples: Sequence[Sample]) -> dict[str, float]:
 
 
 def versus(ours: Sequence[Sample], theirs: Sequence[Sample], key: str = "rate") -> float:
-    """How many times theirs ours is: of each round, and the median of them."""
+    """Return ours divided by theirs: the median over the rounds."""
     return statistics.median(one[key] / other[key] for one, other in zip(ours, theirs, strict=True))
 
 
 def spread(samples: Sequence[Sample], key: str) -> float:
-    """How far the rounds are apart, as a share of their median."""
+    """Return the range of the rounds relative to their median."""
     values = [sample[key] for sample in samples]
     return (max(values) - min(values)) / (statistics.median(values) or 1)
 
@@ -129,18 +129,18 @@ def ms(microseconds: float) -> str:
 
 
 def resident(pid: int | str = "self") -> int:
-    """Bytes of memory that a process has in use."""
+    """Return the resident memory of a process in bytes."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time of all threads of a process: steadier than the clock on a busy machine."""
+    """Return the processor time of all threads of a process. It is steadier than wall time on a busy machine."""
     threads = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
 
 
 def bytes_written(pid: int | str = "self") -> int:
-    """What a process has written so far, to files and sockets. 0 where the system does not say."""
+    """Return the bytes that a process has written to files and sockets, or 0 where the system does not tell."""
     counters = Path(f"/proc/{pid}/io")
     return int(counters.read_text().split("wchar: ")[1].split()[0]) if counters.exists() else 0
 
@@ -155,7 +155,7 @@ _RSS = f"int(open('/proc/self/statm').read().split()[1]) * {PAGE}"
 
 
 def measure_import(module: str, python: str = sys.executable) -> dict[str, float]:
-    """What an import costs in a fresh process: milliseconds, and megabytes resident after it."""
+    """Measure an import in a fresh process: milliseconds, and resident megabytes after it."""
     program = _IMPORT.format(module=module, rss=_RSS)
     run = subprocess.run([python, "-c", program], capture_output=True, check=True, cwd="/")
     measured: dict[str, float] = json.loads(run.stdout)

@@ -1,7 +1,7 @@
-"""What is promised, as figures: the requirements' limits, and what we ask of ourselves beside the peers.
+"""The promised figures: the limits of the requirements, and the project's own limits relative to the peers.
 
-Rule: a figure that was not measured is said to be so, and one that is missed is said to be missed. The clock decides;
-the ratio by processor time stands beside it, for a machine that had something else to do.
+Invariant: missing and missed figures are reported as such. Wall time decides. The ratio by processor time is shown
+beside it, for machines with other load.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,11 +20,11 @@ class Promise(NamedTuple):
     at_least: bool = False
     unit: str = ""
     scale: float = 1.0
-    """What the figure is divided by to be in the unit."""
+    """Divisor that converts the figure to the unit."""
 
 
 def worst(word: str) -> Callable[[Figures], float]:
-    """How far the cost of a chunk is from that in a task of 1,000, at 100 and at 10,000: the larger of the two."""
+    """Return how far the cost of a chunk at 100 and 10,000 differs from 1,000: the larger difference."""
     return lambda figures: max(abs(figures[f"flat/{word}/{chunks}"] - 1) for chunks in (100, 10_000)) * 100
 
 

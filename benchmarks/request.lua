@@ -1,6 +1,6 @@
--- One request for wrk, sent over and over. Arguments: method, A2A version, body; how many tasks are stored: if that is
--- not 0, each "@" in the body becomes the number of one of them, another one each time; and how many connections wait
--- for a second before their first request. Prints what it saw as JSON.
+-- One request for wrk, sent repeatedly. Arguments: method, A2A version, body, the number of stored tasks (if it is not 0,
+-- each "@" in the body is replaced by the number of a random one), and the number of connections whose first request is
+-- delayed by a second. Prints its results as JSON.
 
 function init(args)
   local method, version, body, stored, waiting = args[1], args[2], args[3], tonumber(args[4]), tonumber(args[5])

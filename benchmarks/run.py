@@ -1,4 +1,4 @@
-"""Every benchmark, one after the other, and a page of what was found.
+"""Runs all benchmarks in sequence, and writes a page of the results.
 
 python -m benchmarks.run [--quick] [--only send stream …] [--write docs/performance.md]
 """
@@ -44,7 +44,7 @@ BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 
 def write(page: Path, found: Findings, about: str) -> None:
-    """Put the tables between the page's marks, and the chart beside it."""
+    """Insert the tables between the page's marks, and write the chart beside it."""
     before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -59,9 +59,9 @@ def write(page: Path, found: Findings, about: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="short and rough: to see that it works")
+    parser.add_argument("--quick", action="store_true", help="short and imprecise: to check that it works")
     parser.add_argument("--only", nargs="+", choices=BENCHES, default=list(BENCHES))
-    parser.add_argument("--write", type=Path, help="the page whose marked part becomes what was found")
+    parser.add_argument("--write", type=Path, help="the page to write the results into, between its marks")
     options = parser.parse_args()
     require_wrk()
     started, found = time.monotonic(), Findings()

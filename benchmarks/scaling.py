@@ -1,10 +1,10 @@
-"""How far one PostgreSQL goes: what a task costs it, measured here; what that means for many replicas.
+"""The capacity of one PostgreSQL: the cost of a task, measured here, and a model of many replicas.
 
 python -m benchmarks.scaling [--seconds 3] [--cores 8]
 
-A task is one message answered at once: created and working, then an artifact and its end, in two writes. The processor
-time is that of the server's own process for the writing connection. Everything after "model" is arithmetic, but for the
-heartbeats, each of which looks at the leases of all replicas.
+A task is one message answered at once, in two writes: created and working, then an artifact and its end. The processor
+time is that of the database's process for the writing connection. Everything after "model" is calculated, except the
+heartbeats, each of which reads the leases of all replicas.
 """
 
 import argparse
@@ -25,13 +25,13 @@ from apcore_a2a.storage.postgres.store import PostgresStore
 from tests.postgres_server import PostgresServer
 from tests.storage.contract import Author, append, timestamp
 
-WRITERS = 64  # clients at once: batches have about that many writes
-IDLE = 3.25 / 3  # transactions a second of an idle replica (benchmarks.bench_cluster: 3.25 for three)
+WRITERS = 64  # concurrent clients: a batch has about as many writes
+IDLE = 3.25 / 3  # transactions per second of an idle replica (benchmarks.bench_cluster: 3.25 for three)
 REPLICAS = (10, 100, 1_000)
-HEARTBEATS = 1_000  # to measure one by
-CONNECTIONS = 6  # of one replica
-LEASE = 15.0  # seconds, unless the store's URL says otherwise
-USABLE = 0.7  # of a core: the rest is for reads, vacuum and bursts
+HEARTBEATS = 1_000  # number of heartbeats per measurement
+CONNECTIONS = 6  # per replica
+LEASE = 15.0  # seconds, the default of the store's URL
+USABLE = 0.7  # share of a core: the rest is for reads, vacuum and bursts
 OWNERS = 10_000
 WHO_WRITES = "SELECT pid FROM pg_stat_activity WHERE query LIKE '%WITH given AS%' AND pid <> pg_backend_pid()"
 STORED = """
@@ -41,7 +41,7 @@ STORED = """
 
 
 class Cost(NamedTuple):
-    """Of one task, to the server."""
+    """The cost of one task on the server."""
 
     processor: float
     """Microseconds."""
@@ -83,7 +83,7 @@ async def measure(server: PostgresServer, seconds: float) -> Cost:
 
 
 async def measure_heartbeat(server: PostgresServer, replicas: int) -> float:
-    """Microseconds of the server's processor for a heartbeat, which looks at the leases of so many replicas."""
+    """Return the microseconds of processor time for a heartbeat, which reads the leases of this many replicas."""
     schema = f"replicas{replicas}"
     store = PostgresStore(server.url(schema=schema))
     await store.open()
@@ -131,7 +131,7 @@ def tell_capacity(cost: Cost, heartbeats: dict[int, float], cores: int) -> None:
 
 
 def tell_shards(seed: int = 1) -> None:
-    """Owners hashed over databases, few of whom have most of the tasks: how full the fullest is."""
+    """Simulate owners hashed over databases, of which a few have most tasks, and print the load of the fullest."""
     dice = Random(seed)
     load = [dice.paretovariate(1.2) for _ in range(OWNERS)]
     total = sum(load)

@@ -1,4 +1,4 @@
-"""The servers that are measured, each in an environment of its own; started on a core of its own, ended by its pid."""
+"""The measured servers, each in its own environment, started on a core of its own, and ended by process id."""
 
 import http.client
 import os
@@ -24,13 +24,13 @@ class Server(NamedTuple):
     program: str
     """A module of `benchmarks.peers`, or a script for Node."""
     environment: str = ""
-    """One of benchmarks/peers/*.txt; without it, our own."""
+    """One of benchmarks/peers/*.txt. Empty for our own environment."""
     kind: str = ""
     version: str = "1.0"
     path: str = "/"
     card: str = "/.well-known/agent-card.json"
     steady: bool = True
-    """Whether the same question gets answers of the same size."""
+    """Whether equal requests get answers of equal size."""
 
 
 OURS = Server("apcore-a2a", "ours")
@@ -39,7 +39,7 @@ RAW = Server("raw ASGI, constant bytes", "limits", kind="raw")
 STARLETTE = Server("Starlette, constant bytes", "limits", kind="starlette")
 SDK = Server("a2a-sdk", "sdk", "sdk")
 SDK_03 = SDK._replace(name="a2a-sdk, A2A 0.3", version="0.3")
-FASTA2A = Server("fasta2a", "fasta", "fasta2a", steady=False)  # it answers while the work is being done
+FASTA2A = Server("fasta2a", "fasta", "fasta2a", steady=False)  # it answers before the work is done
 JS = Server("@a2a-js/sdk", "js_sdk.cjs", "js", path="/rpc")
 OURS_APCORE = Server("apcore-a2a, apcore module", "ours", kind="apcore")
 BARE = Server("bare call_async in raw ASGI", "limits", kind="call_async")
@@ -60,7 +60,7 @@ class Running(NamedTuple):
 
 @cache
 def python_of(environment: str) -> str:
-    """The interpreter of an environment, which is made when it is not there."""
+    """Return the interpreter of an environment, which is created if it is missing."""
     if not environment:
         return sys.executable
     subprocess.run(["make", "--silent", f".venvs/bench-{environment}/.stamp"], cwd=ROOT, check=True)
@@ -68,12 +68,12 @@ def python_of(environment: str) -> str:
 
 
 def is_available(server: Server) -> bool:
-    """Node is the only thing that no environment of ours can bring."""
+    """Return whether the server can run here. Only Node is not installed by an environment."""
     return server.environment != "js" or (shutil.which("node") is not None and shutil.which("npm") is not None)
 
 
 def command(server: Server, port: int) -> tuple[list[str], str]:
-    """What to run, and where."""
+    """Return the command and the address."""
     python = python_of(server.environment)
     if server.environment == "js":
         script = str(ROOT / "benchmarks/peers" / server.program)
@@ -83,12 +83,12 @@ def command(server: Server, port: int) -> tuple[list[str], str]:
 
 
 def pinned(core: int) -> list[str]:
-    """Servers run on the first core, load on the last, where the machine has two and can be told."""
+    """Servers run on the first core and load on the last, if the machine has two and supports pinning."""
     return ["taskset", "-c", str(CORES[core])] if len(CORES) > 1 and shutil.which("taskset") else []
 
 
 def pin_to_load() -> None:
-    """This process makes load from here on."""
+    """Pin this process to the core for load."""
     if pinned(-1):
         os.sched_setaffinity(0, {CORES[-1]})
 
@@ -101,7 +101,7 @@ def free_port() -> int:
 
 @contextmanager
 def running(server: Server, *extra: str) -> Iterator[Running]:
-    """The server, answering, as long as the block lasts."""
+    """Run a server during the block, once it answers."""
     port = free_port()
     words, cwd = command(server, port)
     with tempfile.TemporaryFile() as log:
@@ -131,7 +131,7 @@ def end(process: "subprocess.Popen[bytes]") -> None:
 def all_running(
     *servers: Server, extra: Mapping[str, tuple[str, ...]] | None = None, default: tuple[str, ...] = ()
 ) -> Iterator[dict[str, Running]]:
-    """Several servers side by side, those that can run here; `extra` arguments by name. Load is on one at a time."""
+    """Run several servers, if available, with `extra` arguments by name. Only one is loaded at a time."""
     with ExitStack() as stack:
         arguments = extra or {}
         up = [

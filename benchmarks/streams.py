@@ -1,6 +1,6 @@
-"""A light client for streams, where wrk is of no use: a protocol that counts events in the bytes as they come.
+"""A light client for streams, which wrk cannot measure: a protocol that counts events in the received bytes.
 
-Rule: it looks at nothing but the marks between events, so that it is never what is measured; the counts are checked.
+Invariant: it only searches for the marks between events, so that it is never the limit. The counts are checked.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ from benchmarks.servers import Running, pin_to_load
 
 T = TypeVar("T")
 MARK = b"data:"
-LAST_CHUNK = b"0\r\n\r\n"  # of the transfer coding
+LAST_CHUNK = b"0\r\n\r\n"  # end of the chunked transfer coding
 DEADLINE = 120.0
 TASK_ID = re.compile(rb'"id": ?"([^"]+)"')
 
 
 class Reader(asyncio.Protocol):
-    """One stream. Times are those of the arrival of the bytes."""
+    """One stream. Times are those of the arrival of bytes."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -35,7 +35,8 @@ class Reader(asyncio.Protocol):
         self._tail = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its bases
+        # Uvloop's transport has the same methods without the base class.
+        self.transport = cast(asyncio.Transport, transport)
 
     def request(self, target: Running, body: str) -> None:
         lines = [
@@ -61,7 +62,7 @@ class Reader(asyncio.Protocol):
                 self.began.set_result(None)
             self.events += found
         self._tail = window[1 - len(MARK) :]
-        if data.endswith(LAST_CHUNK):  # some servers keep the connection, whatever they are asked
+        if data.endswith(LAST_CHUNK):  # some servers ignore the request to close the connection
             self.transport.close()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -72,7 +73,7 @@ class Reader(asyncio.Protocol):
 
     @property
     def seconds(self) -> float:
-        """From the request to the last event."""
+        """Seconds from the request to the last event."""
         return self.last - self.sent
 
 
@@ -82,7 +83,7 @@ async def connect(target: Running) -> Reader:
 
 
 async def read(target: Running, text: str, chunks: int) -> Reader:
-    """One stream to its end, with all of its chunks."""
+    """Read one stream to its end, and check its chunks."""
     reader = await connect(target)
     reader.request(target, wire.stream(target.server, text))
     async with asyncio.timeout(DEADLINE):
@@ -92,22 +93,22 @@ async def read(target: Running, text: str, chunks: int) -> Reader:
 
 
 def check(target: Running, reader: Reader, chunks: int) -> None:
-    """The chunks, and beside them no more than the task, its states, and a mark of the end."""
+    """Check the chunks: besides them only the task, its states, and a final mark are allowed."""
     if not chunks <= reader.events <= chunks + 5:
         raise RuntimeError(f"{target.name}: {reader.events} events for {chunks} chunks: {reader.head[:500]!r}")
 
 
 async def measure_chunks(target: Running, word: str, chunks: int, streams: int) -> float:
-    """Microseconds that each chunk adds to a stream, the median of several: what a stream of one costs is taken off."""
+    """Return the median microseconds per chunk. The cost of a stream with one chunk is subtracted."""
     least = statistics.median([(await read(target, f"{word} 1", 1)).seconds for _ in range(max(streams, 5))])
     whole = statistics.median([(await read(target, f"{word} {chunks}", chunks)).seconds for _ in range(streams)])
     return (whole - least) / (chunks - 1) * 1e6
 
 
 async def measure_first_event(target: Running, concurrent: int) -> list[float]:
-    """Microseconds from the request to the first event, of streams begun together."""
+    """Return the microseconds from the request to the first event, of streams started together."""
     readers = [await connect(target) for _ in range(concurrent)]
-    await asyncio.sleep(0.05)  # until the server has accepted them all
+    await asyncio.sleep(0.05)  # until the server has accepted all of them
     for reader in readers:
         reader.request(target, wire.stream(target.server, "yield 3"))
     async with asyncio.timeout(DEADLINE):
@@ -118,7 +119,7 @@ async def measure_first_event(target: Running, concurrent: int) -> list[float]:
 
 
 async def subscribe(target: Running, word: str, chunks: int, subscribers: int) -> list[Reader]:
-    """All of them watch one task, whose agent waits at its gate."""
+    """Open subscribers of one task whose agent waits at its gate."""
     first = await connect(target)
     first.request(target, wire.stream(target.server, f"{word} {chunks}"))
     await first.began
@@ -131,7 +132,7 @@ async def subscribe(target: Running, word: str, chunks: int, subscribers: int) -
 
 
 async def open_gate(target: Running, readers: Sequence[Reader], chunks: int) -> float:
-    """Seconds until the last of them has the last chunk."""
+    """Return the seconds until the last subscriber has the last chunk."""
     started = time.perf_counter()
     await asyncio.to_thread(ask, target, wire.send(target.server, "open"))
     async with asyncio.timeout(DEADLINE):
@@ -142,15 +143,15 @@ async def open_gate(target: Running, readers: Sequence[Reader], chunks: int) -> 
 
 
 async def measure_subscribers(target: Running, word: str, chunks: int, subscribers: int) -> float:
-    """Microseconds per subscriber and event, all of them watching one task."""
+    """Return the microseconds per subscriber and event, with all subscribers on one task."""
     readers = await subscribe(target, word, chunks, subscribers)
     return await open_gate(target, readers, chunks) / (chunks * subscribers) * 1e6
 
 
 async def open_idle(target: Running, streams: int) -> Sequence[Reader]:
-    """Streams whose agent says nothing; they stay open until their readers are closed.
+    """Open streams of an agent that yields nothing. They stay open until their readers are closed.
 
-    Each thousand is a tenant of its own: we let no caller have more.
+    Each thousand uses its own tenant, because a caller is limited to that many.
     """
     readers: list[Reader] = []
     for _ in range(0, streams, 100):

@@ -1,4 +1,4 @@
-"""The requests that are sent, in the names and shapes of each A2A version."""
+"""The requests in the names and shapes of each A2A version."""
 
 import json
 from typing import Any
@@ -12,7 +12,7 @@ METHODS = {
     "0.3": {"send": "message/send", "stream": "message/stream", "get": "tasks/get", "subscribe": "tasks/resubscribe"},
 }  # fmt: skip
 SKILL = {"skillId": "math.add"}
-TASK_ID = FILLED.replace("%012d", "@")  # request.lua puts a number there
+TASK_ID = FILLED.replace("%012d", "@")  # request.lua inserts a number
 
 
 def message(server: Server, text: str) -> dict[str, Any]:

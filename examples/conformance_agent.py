@@ -1,8 +1,8 @@
-"""The agent that the official conformance kits are run against: the prefix of a messageId says what it does.
+"""The agent for the official conformance kits: the prefix of a messageId selects its behaviour.
 
     python examples/conformance_agent.py --card 1.0
 
-`docs/conformance.md` has the commands of both kits and the scores.
+`docs/conformance.md` lists the commands of both kits and the scores.
 """
 
 import argparse
@@ -21,12 +21,12 @@ from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Message, Part, R
 
 Step = AgentEvent | float  # a number is a pause in seconds
 
-MODES: Final = ("text/plain", "application/json", "image/png", "file", "data")  # the 0.3 kit looks for the last two
+MODES: Final = ("text/plain", "application/json", "image/png", "file", "data")  # the 0.3 kit requires the last two
 STREAMING_TIMEOUT: Final = float(os.environ.get("TCK_STREAMING_TIMEOUT", "2"))
 
 
 def says(text: str) -> Message:
-    return Message(message_id="", role=Role.AGENT, parts=(Part(text=text),))  # the engine gives it an id
+    return Message(message_id="", role=Role.AGENT, parts=(Part(text=text),))  # the engine adds an id
 
 
 def status(state: TaskState, text: str = "") -> StatusUpdate:
@@ -41,7 +41,7 @@ WORKING: Final = status(TaskState.WORKING)
 COMPLETED: Final = status(TaskState.COMPLETED, "Hello from TCK")
 ASKS: Final = status(TaskState.INPUT_REQUIRED, "Go on")
 
-# The first prefix that fits counts, so the longer one stands first.
+# The first matching prefix is used, so longer prefixes come first.
 SCRIPTS: Final[dict[str, tuple[Step, ...]]] = {
     "tck-input-required": (ASKS,),
     "tck-reject-task": (status(TaskState.REJECTED, "rejected"),),
@@ -57,12 +57,12 @@ SCRIPTS: Final[dict[str, tuple[Step, ...]]] = {
     "tck-stream": (WORKING, makes(Part(text="Stream hello from TCK")), COMPLETED),
     "tck-": (COMPLETED,),
     "test-resubscribe-message-id": (WORKING, 2 * STREAMING_TIMEOUT + 1, COMPLETED),
-    "": (ASKS,),  # the 0.3 kit goes on with its tasks, or cancels them
+    "": (ASKS,),  # the 0.3 kit continues these tasks, or cancels them
 }
 
 
 class ConformanceAgent:
-    """Plays the script of the message it gets."""
+    """Plays the script for a message."""
 
     may_reply = True
 
@@ -104,7 +104,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=9999)
-    parser.add_argument("--card", default="auto", choices=("1.0", "0.3", "auto"), help="the only form of card to serve")
+    parser.add_argument("--card", default="auto", choices=("1.0", "0.3", "auto"), help="the form of card to serve")
     parser.add_argument("--no-streaming", action="store_true", help="an agent that does not stream")
     parser.add_argument("--no-push", action="store_true", help="an agent that has no webhooks")
     parser.add_argument("--required-extension", metavar="URI", action="append", default=[])
@@ -116,7 +116,7 @@ def main() -> None:
         card=card,
         card_mode=options.card,
         push_notifications=not options.no_push,
-        allow_insecure_webhooks=True,  # the kits receive them on this machine
+        allow_insecure_webhooks=True,  # the kits receive webhooks on this machine
     )
     uvicorn.run(app, host=options.host, port=options.port, log_level="warning")
 

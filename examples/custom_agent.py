@@ -1,4 +1,4 @@
-"""An agent written by hand: it asks what it needs to know, answers piece by piece, and can be stopped.
+"""An agent written by hand: it asks for input, answers in chunks, and can be canceled.
 
 python examples/custom_agent.py
 apcore-a2a stream http://127.0.0.1:8000 "10"
@@ -21,10 +21,10 @@ class Countdown:
         text = context.get_user_input().strip()
         if not (text.isascii() and text.isdecimal() and len(text) <= 3):
             await updater.requires_input("From which number, up to 999?")
-            return  # the answer comes to `execute`, with the same task
+            return  # the answer arrives in another call of `execute`, for the same task
         await updater.start_work()
         start = int(text)
-        artifact_id = ""  # the first piece gets one
+        artifact_id = ""  # the first chunk creates the artifact
         for number in range(start, -1, -1):
             artifact_id = await updater.add_artifact(
                 f"{number} ", artifact_id=artifact_id, append=number < start, last_chunk=number == 0

@@ -1,4 +1,4 @@
-"""An executor written for a2a-sdk, served unchanged: nothing of the agent below knows this package.
+"""An executor written for a2a-sdk, served unchanged. The agent does not import this package.
 
 pip install 'apcore-a2a[sdk]'
 python examples/sdk_executor.py
@@ -14,12 +14,12 @@ from apcore_a2a import serve
 
 
 class Shout(AgentExecutor):
-    """Says everything louder, and greets without any fuss."""
+    """Returns text in upper case, and greets with a message instead of a task."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         text = context.get_user_input()
         if text.lower() in ("hello", "hi"):
-            await event_queue.enqueue_event(new_text_message("Hello!"))  # a message is a whole answer
+            await event_queue.enqueue_event(new_text_message("Hello!"))  # a message without a task
             return
         if context.current_task is None and context.message is not None:
             await event_queue.enqueue_event(new_task_from_user_message(context.message))

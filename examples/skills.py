@@ -1,4 +1,4 @@
-"""Functions as skills: inputs with types, progress, a question in between, an approval.
+"""Functions as skills: typed inputs, progress, a request for input, and an approval.
 
 python examples/skills.py
 apcore-a2a skills http://127.0.0.1:8000
@@ -22,11 +22,11 @@ class Day:
 
 @skill(tags=["weather"], examples=["Rome", {"city": "Rome", "days": 3}], annotations={"readonly": True})
 async def forecast(city: str, days: int = 1, unit: Literal["C", "F"] = "C") -> list[Day]:
-    """Says what the weather will be.
+    """Returns a weather forecast.
 
     Args:
-        city: Where.
-        days: For how many days, today being the first.
+        city: The city.
+        days: Number of days, beginning today.
         unit: Celsius or Fahrenheit.
     """
     degrees = 21 if unit == "C" else 70
@@ -35,10 +35,10 @@ async def forecast(city: str, days: int = 1, unit: Literal["C", "F"] = "C") -> l
 
 @skill(tags=["travel"], examples=[{"days": 2}])
 async def plan(days: int, call: Call) -> str:
-    """Plans a journey, and asks where to.
+    """Plans a journey, and asks for the destination.
 
     Args:
-        days: How long it takes.
+        days: Number of days.
     """
     city = call.ask("Where to?").text
     for day in range(days):
@@ -49,11 +49,11 @@ async def plan(days: int, call: Call) -> str:
 
 @skill(tags=["travel"], annotations={"requires_approval": True, "destructive": True})
 def cancel_journey(city: str, refund: bool = False) -> str:
-    """Cancels a journey, once somebody has approved that.
+    """Cancels a journey, after approval.
 
     Args:
-        city: Where it would have gone.
-        refund: Whether to ask for the money back.
+        city: Destination of the journey.
+        refund: Whether to request a refund.
     """
     return f"No journey to {city}" + (", but the money" if refund else "")
 

@@ -1,6 +1,6 @@
 # mypy: ignore-errors
-# It is typed against apcore-a2a 0.8.5, which is installed in an environment of its own.
-"""apcore-a2a 0.8.5 from the package index, serving the same module as we do."""
+# Typed against apcore-a2a 0.8.5, which is installed in its own environment.
+"""apcore-a2a 0.8.5 from the package index, with the same module as ours."""
 
 import asyncio
 

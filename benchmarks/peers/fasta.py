@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# It is typed against fasta2a, which is installed in an environment of its own.
+# Typed against fasta2a, which is installed in its own environment.
 """fasta2a's server. It runs one task at a time, and answers message/send without waiting for the result."""
 
 import asyncio

@@ -1,4 +1,4 @@
-// @a2a-js/sdk's server on Node: JSON-RPC at /rpc, both versions. Run it where the packages are installed.
+// @a2a-js/sdk's server on Node: JSON-RPC at /rpc, both versions. Runs in the directory where the packages are installed.
 const { parseArgs } = require("node:util");
 const load = require("node:module").createRequire(process.cwd() + "/");
 const express = load("express");

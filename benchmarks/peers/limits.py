@@ -1,7 +1,7 @@
-"""The limits: what uvicorn can do when there is nothing to do, and what a bare call of apcore costs on it.
+"""The limits: the speed of uvicorn without any work, and the cost of a bare call of apcore on it.
 
-`--kind raw` answers constant bytes as an ASGI application, `starlette` from a Starlette route, `call_async` awaits
-apcore's executor in the raw application and answers with what the module returned.
+`--kind raw` sends constant bytes from an ASGI application, `starlette` from a Starlette route. `call_async` awaits
+apcore's executor in the raw application, and sends the module's output.
 """
 
 import json

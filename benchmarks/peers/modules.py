@@ -1,6 +1,6 @@
-"""The apcore module that is called: it adds two numbers. Runs in our environment and in apcore-a2a 0.8.5's.
+"""The measured apcore module: it adds two numbers. Runs in our environment and in that of apcore-a2a 0.8.5.
 
-The numbers are floats because that one, built on a2a-sdk's protobuf types, turns every integer of a request into one.
+The numbers are floats because 0.8.5, based on a2a-sdk's protobuf types, converts every integer of a request to a float.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Our server, as `serve()` runs it: an agent that obeys the words of `serving`, or one apcore module."""
+"""Our server, as `serve()` runs it, with the agent described in `serving`, or with one apcore module."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -27,7 +27,7 @@ MANY = 10_000_000
 
 
 class Obedient:
-    """Does as it is told."""
+    """An agent that follows the commands in `serving`."""
 
     may_reply = False
 
@@ -48,7 +48,7 @@ agent = Obedient()
 
 
 async def fill(store: Store, tasks: int) -> None:
-    """Store finished tasks as the engine would have left them, 200 at a time."""
+    """Store finished tasks as the engine would, 200 at a time."""
 
     async def create(first: int) -> None:
         for number in range(first, tasks, 200):

@@ -58,7 +58,7 @@ def make_store(path: str, url: str) -> Any:
     if not path and not url:
         return InMemoryTaskStore()
     from a2a.server.tasks import DatabaseTaskStore
-    from sqlalchemy.ext.asyncio import create_async_engine  # type: ignore[import-not-found]  # only there
+    from sqlalchemy.ext.asyncio import create_async_engine  # type: ignore[import-not-found]  # installed only in that environment
 
     return DatabaseTaskStore(create_async_engine(url or f"sqlite+aiosqlite:///{path}"))
 

@@ -1,7 +1,7 @@
-"""What the Python servers here share. Plain standard library and uvicorn: it runs in every peer's environment.
+"""Shared by the Python servers. Only the standard library and uvicorn, because it runs in every peer's environment.
 
-Every agent obeys the same words: `echo`, `count 100` (chunks ready together), `yield 100` (the loop gets its turn after
-each chunk), `gate 100` and `gate-yield 100` (the same, once another message says `open`), `sleep 0.1`, `hang`.
+Every agent follows the same commands: `echo`, `count 100` (chunks ready together), `yield 100` (yields to the loop
+after each chunk), `gate 100` and `gate-yield 100` (the same, after another message says `open`), `sleep 0.1`, `hang`.
 """
 
 import argparse
@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 CHUNK = "x" * 50
-FILLED = "00000000-0000-4000-8000-%012d"  # the id of a task that was stored before the server began
+FILLED = "00000000-0000-4000-8000-%012d"  # the id of a task that was stored before the server started
 _gates: list[asyncio.Event] = []
 
 
@@ -20,7 +20,7 @@ class Work(NamedTuple):
 
 
 async def prepare(text: str) -> Work:
-    """Wait as the text says; then there is this much to do."""
+    """Wait as the text says, and return the remaining work."""
     word, _, rest = text.partition(" ")
     match word:
         case "hang":
@@ -38,7 +38,7 @@ async def prepare(text: str) -> Work:
 
 
 def finished(number: int) -> dict[str, Any]:
-    """A finished small task, as A2A 1.0 writes it, that ended now."""
+    """Return a small finished A2A 1.0 task that ended now."""
     id, context = FILLED % number, f"11111111-0000-4000-8000-{number:012d}"
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     said = {"messageId": f"m{number}", "role": "ROLE_USER", "parts": [{"text": "echo"}], "taskId": id}

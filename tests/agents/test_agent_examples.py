@@ -35,4 +35,5 @@ async def test_the_sdk_executor_shouts() -> None:
 
 async def test_a_card_is_made_from_the_name_and_the_docstring() -> None:
     card = (await async_serve(Shout())).cards.card
-    assert (card.name, card.description) == ("Shout", "Says everything louder, and greets without any fuss.")
+    assert card.name == "Shout"
+    assert card.description == "Returns text in upper case, and greets with a message instead of a task."

@@ -1,4 +1,4 @@
-"""A module that fails: see what a caller is told, and what only the log says."""
+"""A module that fails, to compare what callers see with what the log contains."""
 
 from typing import Any, ClassVar
 

@@ -1,4 +1,4 @@
-"""A file out: bytes in the output become a file part, here a PNG made without any library."""
+"""File output: bytes in the output become a file part, here a PNG created without a library."""
 
 import struct
 import zlib
@@ -35,12 +35,12 @@ class Chart:
 
 
 def draw(values: list[float]) -> bytes:
-    """A PNG with one bar a value, drawn to the scale of the largest."""
+    """Draw a PNG with one bar per value, scaled to the largest."""
     top = max(*values, 0.0) or 1.0
     heights = [round(max(value, 0.0) / top * HEIGHT) for value in values]
     rows = bytearray()
     for y in range(1, HEIGHT + 1):
-        rows += b"\0"  # a row of a PNG begins with its filter: none
+        rows += b"\0"  # a PNG row begins with its filter type: none
         for height in heights:
             colour = BLUE if height > HEIGHT - y else WHITE
             rows += WHITE * GAP + colour * BAR

@@ -1,4 +1,4 @@
-"""A file in: by value or by reference, as the client sent it."""
+"""File input: by value or by reference, as the client sent it."""
 
 import base64
 import hashlib
@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 class File(BaseModel):
     name: str = ""
-    mimeType: str = ""  # the name A2A 0.3 gave it
+    mimeType: str = ""  # the name in A2A 0.3
     uri: str | None = None
     bytes: str | None = Field(default=None, description="The content, in base64")
 
@@ -34,7 +34,7 @@ class Checksum:
     async def execute(self, inputs: dict[str, Any], context: Any) -> dict[str, Any]:
         file = inputs["file"]
         if not file.get("bytes"):
-            raise ValueError("send the content with the message: this module fetches nothing")
+            raise ValueError("send the file's content with the message: this module does not fetch URLs")
         content = base64.b64decode(file["bytes"])
         digest = hashlib.sha256(content).hexdigest()
         return {"name": file.get("name", ""), "size": len(content), "sha256": digest}

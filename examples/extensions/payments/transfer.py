@@ -1,4 +1,4 @@
-"""A module that must not run before somebody said yes: the task waits in INPUT_REQUIRED."""
+"""A module that requires approval: the task waits in INPUT_REQUIRED."""
 
 from typing import Any, ClassVar
 
@@ -6,8 +6,8 @@ from pydantic import BaseModel, Field
 
 
 class Input(BaseModel):
-    to: str = Field(min_length=1, description="Who gets the money")
-    amount: int = Field(gt=0, description="How much, in cents")
+    to: str = Field(min_length=1, description="Recipient of the money")
+    amount: int = Field(gt=0, description="Amount in cents")
 
 
 class Output(BaseModel):

@@ -1,4 +1,4 @@
-"""Text in, figures out: the smallest useful module."""
+"""Text input and numbers as output: the smallest useful module."""
 
 from typing import Any, ClassVar
 
@@ -17,7 +17,7 @@ class Output(BaseModel):
 
 
 class Stats:
-    """One string property, so a plain text message will do."""
+    """One string property, so that a plain text message is a valid input."""
 
     description = "Count the characters, words and lines of a text"
     input_schema = Input
@@ -27,7 +27,7 @@ class Stats:
     examples: ClassVar = [{"title": "A proverb", "inputs": {"text": "Many hands make light work"}}]
 
     def execute(self, inputs: dict[str, Any], context: Any) -> dict[str, Any]:
-        """A plain function: it runs on a thread, and the server goes on."""
+        """A plain function: it runs on a thread and does not block the server."""
         text: str = inputs["text"]
         words = text.split()
         return {

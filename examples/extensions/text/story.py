@@ -1,4 +1,4 @@
-"""A module that streams: each chunk reaches the client as it is made."""
+"""A module that streams: each chunk is sent to the client as soon as it exists."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,7 +10,7 @@ LINES = (
     "Once there was {hero}, who answered every question at once.",
     "One day a question came that needed thought.",
     "So {hero} said: I am working on it, and sent a line whenever there was one.",
-    "Nobody hung up. When the answer came, everybody was still there.",
+    "No connection was closed. When the answer came, all clients were still there.",
 )
 
 

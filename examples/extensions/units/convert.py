@@ -10,8 +10,8 @@ Unit = Literal["m", "km", "mi", "ft"]
 
 class Input(BaseModel):
     value: float = Field(description="How much")
-    source: Unit = Field(description="The unit it is in")
-    target: Unit = Field(description="The unit you want")
+    source: Unit = Field(description="The unit of the value")
+    target: Unit = Field(description="The unit of the result")
 
 
 class Output(BaseModel):

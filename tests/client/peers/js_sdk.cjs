@@ -1,5 +1,5 @@
-// A server of @a2a-js/sdk: JSON-RPC at /rpc and REST at /rest, each of both versions; its card is signed, and the public
-// key is at /jwks.json. Run it where the packages are installed; it prints its port.
+// A server of @a2a-js/sdk: JSON-RPC at /rpc and REST at /rest, each with both versions. Its card is signed, and the public
+// key is at /jwks.json. Runs in the directory where the packages are installed, and prints its port.
 const { generateKeyPairSync, randomUUID } = require("node:crypto");
 const load = require("node:module").createRequire(process.cwd() + "/");
 const express = load("express");

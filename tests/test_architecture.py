@@ -73,7 +73,7 @@ RULES: Final = {
     ),
     # Posting to webhooks; the signatures are for their receivers, too.
     "webhooks.signatures": may("", ""),
-    "webhooks": may("webhooks.signatures engine protocol protocol.v1 protocol.v03 errors", "aiohttp"),
+    "webhooks": may("webhooks.signatures engine protocol protocol.v1 protocol.v03 errors", "aiohttp msgspec"),
     "settings": may("engine http.server.tls http.traffic protocol errors webhooks.signatures", "msgspec"),
     # Remote agents as modules: the client on one side, apcore on the other.
     "remote": may("agents agents.apcore client protocol errors clean_text", "apcore msgspec pydantic"),

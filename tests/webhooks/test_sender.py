@@ -17,7 +17,7 @@ from apcore_a2a.engine.webhooks.delivery import Notification
 from apcore_a2a.errors import InvalidParamsError
 from apcore_a2a.protocol.model import AuthenticationInfo, PushConfig
 from apcore_a2a.webhooks import sender
-from apcore_a2a.webhooks.sender import WebhookSender
+from apcore_a2a.webhooks.sender import Network, WebhookSender
 from tests.fakes import PATIENCE
 from tests.interaction.serving import listen
 from tests.requirements import requirement
@@ -52,8 +52,10 @@ class Names(AbstractResolver):
 
 
 @asynccontextmanager
-async def posting(**options: Any) -> AsyncIterator[WebhookSender]:
-    made = WebhookSender(**options)
+async def posting(kind: type[WebhookSender] = WebhookSender, **options: Any) -> AsyncIterator[WebhookSender]:
+    """Open a sender. Any: its options, and the fields of its network."""
+    network = Network(**{name: options.pop(name) for name in Network.__struct_fields__ if name in options})
+    made = kind(network=network, **options)
     try:
         yield made
     finally:
@@ -121,30 +123,39 @@ async def test_a_host_that_resolves_differently_when_it_is_dialed_is_rejected() 
             inside.accept()
 
 
-async def test_each_post_resolves_the_host_once_and_dials_the_checked_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    dialed: list[str] = []
+async def test_each_post_resolves_the_host_once_and_dials_the_checked_address() -> None:
+    checked: list[str] = []
 
-    def refuse(address: tuple[Any, ...]) -> socket.socket:
-        dialed.append(address[4][0])
-        raise OSError("no network here")
+    def may_dial(address: str) -> bool:
+        checked.append(address)
+        return checked.count(address) == 1  # yes when it is resolved, no when it is dialed: nothing leaves this machine
 
-    monkeypatch.setattr(sender, "_vetted_socket", refuse)
-    names = Names(["8.8.8.8"], ["127.0.0.1"])
-    async with posting(resolver=names) as post:
-        assert await post.send(notice(f"https://{NAME}/")) == "no connection"
-    assert (names.asked, dialed) == ([NAME], ["8.8.8.8"])
-    async with posting(resolver=Names(["8.8.8.8", "10.0.0.1"])) as post:
+    names = Names(["8.8.8.8"], ["9.9.9.9"])
+    async with posting(resolver=names, may_dial=may_dial) as post:
+        for _ in range(2):
+            assert await post.send(notice(f"https://{NAME}/")) == "the address is not public"
+    assert (names.asked, checked) == ([NAME, NAME], ["8.8.8.8", "8.8.8.8", "9.9.9.9", "9.9.9.9"])
+
+
+async def test_of_a_host_with_public_and_private_addresses_none_is_dialed() -> None:
+    checked: list[str] = []
+
+    def may_dial(address: str) -> bool:
+        checked.append(address)
+        return sender.is_public(address)
+
+    async with posting(resolver=Names(["8.8.8.8", "10.0.0.1", "9.9.9.9"]), may_dial=may_dial) as post:
         assert await post.send(notice(f"https://{NAME}/")) == "the address is not public"
-    assert dialed == ["8.8.8.8"]  # of a host with public and private addresses, none is dialed
+    assert checked == ["8.8.8.8", "10.0.0.1"]  # by the resolver, before any of them is dialed
 
 
 @requirement("NFR-SEC-004")
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "[::ffff:7f00:1]", "169.254.169.254"])
-async def test_a_literal_address_in_the_url_is_checked_when_it_is_dialed(
-    monkeypatch: pytest.MonkeyPatch, host: str
-) -> None:
-    monkeypatch.setattr(WebhookSender, "check", lambda self, config: None)  # as if the first check had failed to notice
-    async with posting() as post:
+async def test_a_literal_address_in_the_url_is_checked_when_it_is_dialed(host: str) -> None:
+    class WithoutFirstCheck(WebhookSender):
+        def check(self, config: PushConfig) -> None: ...
+
+    async with posting(WithoutFirstCheck) as post:
         assert await post.send(notice(f"https://{host}/")) == "the address is not public"
 
 
@@ -153,20 +164,22 @@ async def test_a_url_permitted_only_in_development_is_rejected_in_production() -
         assert await post.send(notice("http://example.com/")) == sender.NEEDS_HTTPS
 
 
-async def test_certificate_and_host_header_are_those_of_the_host_name(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_certificate_and_host_header_are_those_of_the_host_name() -> None:
     authority = trustme.CA()
     server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert(NAME).configure_cert(server)
     trust = ssl.create_default_context()
     authority.configure_trust(trust)
-    # The only public address of this test is the loopback one.
-    monkeypatch.setattr(sender, "is_public", lambda address: address == "127.0.0.1")
     async with answering(http("204 No Content"), server) as (port, heads):
-        monkeypatch.setattr(sender, "PORTS", (port,))
-        async with posting(resolver=Names(["127.0.0.1"]), trust=trust) as post:
+        loopback: dict[str, Any] = {
+            "resolver": Names(["127.0.0.1"]),
+            "may_dial": lambda address: address == "127.0.0.1",
+            "ports": (port,),
+        }
+        async with posting(**loopback, trust=trust) as post:
             assert await post.send(notice(f"https://{NAME}:{port}/hook?x=1")) == ""
             assert await post.send(notice(f"https://other.example.com:{port}/")) == "TLS failed"
-        async with posting(resolver=Names(["127.0.0.1"])) as strict:
+        async with posting(**loopback) as strict:
             assert await strict.send(notice(f"https://{NAME}:{port}/")) == "TLS failed"
     (head,) = heads
     assert head.startswith(b"POST /hook?x=1 HTTP/1.1\r\n")

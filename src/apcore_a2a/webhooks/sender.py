@@ -8,7 +8,7 @@ import asyncio
 import socket
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
@@ -17,6 +17,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
+from msgspec import Struct
 
 from apcore_a2a import __version__
 from apcore_a2a.engine.webhooks.delivery import DEFAULT_LIMITS, Notification
@@ -39,8 +40,7 @@ class AddressRefusedError(OSError):
 class WebhookSender:
     """A `Sender`. Each of the `secrets` signs every notification: two of them during a rotation.
 
-    `allow_insecure` is for development: it permits any http or https URL and any address. `resolver` and `trust` are
-    for tests.
+    `allow_insecure` is for development: it permits any http or https URL and any address.
     """
 
     def __init__(
@@ -49,21 +49,19 @@ class WebhookSender:
         allow_insecure: bool = False,
         secrets: Sequence[str] = (),
         timeout: float = TIMEOUT,
-        resolver: AbstractResolver | None = None,
-        trust: ssl.SSLContext | None = None,
+        network: "Network | None" = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._allow_insecure = allow_insecure
         self._keys = [parse_secret(secret) for secret in secrets]
         self._timeout = aiohttp.ClientTimeout(total=timeout)
-        self._resolver = resolver
-        self._trust = trust
+        self._network = network or Network()
         self._clock = clock
         self._session: aiohttp.ClientSession | None = None
         self._session_resolver: AbstractResolver | None = None
 
     def check(self, config: PushConfig) -> None:
-        check_url(config.url, allow_insecure=self._allow_insecure)
+        check_url(config.url, allow_insecure=self._allow_insecure, ports=self._network.ports)
         _check_text("token", config.token)
         if config.authentication is not None:
             _check_text("authentication.scheme", config.authentication.scheme)
@@ -96,17 +94,18 @@ class WebhookSender:
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
-            resolver = self._resolver or _ThreadedResolver()
+            network = self._network
+            resolver = network.resolver or _ThreadedResolver()
             socket_factory = None
             if not self._allow_insecure:
-                resolver = _VettingResolver(resolver)
-                socket_factory = _vetted_socket
+                resolver = _VettingResolver(resolver, network.may_dial)
+                socket_factory = partial(_vetted_socket, network.may_dial)
             connector = aiohttp.TCPConnector(
                 limit=DEFAULT_LIMITS.max_workers,
                 limit_per_host=DEFAULT_LIMITS.max_workers_per_target,
                 keepalive_timeout=KEEP_ALIVE,
                 use_dns_cache=False,  # every connection resolves the name, and checks the result
-                ssl=self._trust or True,
+                ssl=network.trust or True,
                 resolver=resolver,
                 socket_factory=socket_factory,
             )
@@ -186,14 +185,15 @@ class _VettingResolver(AbstractResolver):
     A single address that is not public shows that the name cannot be trusted, whichever address would be dialed.
     """
 
-    def __init__(self, resolver: AbstractResolver) -> None:
+    def __init__(self, resolver: AbstractResolver, may_dial: Callable[[str], bool]) -> None:
         self._resolver = resolver
+        self._may_dial = may_dial
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
         found = await self._resolver.resolve(host, port, family)
-        if not all(is_public(each["host"]) for each in found):
+        if not all(self._may_dial(each["host"]) for each in found):
             raise AddressRefusedError
         return found
 
@@ -201,10 +201,10 @@ class _VettingResolver(AbstractResolver):
         await self._resolver.close()
 
 
-def _vetted_socket(address: tuple[Any, ...]) -> socket.socket:  # Any: as getaddrinfo has it
+def _vetted_socket(may_dial: Callable[[str], bool], address: tuple[Any, ...]) -> socket.socket:  # Any: of getaddrinfo
     """Return a socket for a public address. This also checks literal addresses in URLs, which no resolver sees."""
     family, kind, protocol, _, (host, *_) = address
-    if not is_public(host):
+    if not may_dial(host):
         raise AddressRefusedError
     return socket.socket(family=family, type=kind, proto=protocol)
 
@@ -320,7 +320,7 @@ def _wrapped(address: IPv6Address) -> IPv4Address | None:
     return None
 
 
-def check_url(url: str, *, allow_insecure: bool) -> SplitResult:
+def check_url(url: str, *, allow_insecure: bool, ports: Collection[int] = PORTS) -> SplitResult:
     """Return the parts of a permitted webhook URL. With `allow_insecure`, every well-formed URL is permitted.
 
     Raises:
@@ -334,8 +334,8 @@ def check_url(url: str, *, allow_insecure: bool) -> SplitResult:
         raise _refused(NEEDS_HTTPS)
     if _is_local_name(host) or _is_odd_number(host) or (_is_literal(host) and not is_public(host)):
         raise _refused(NOT_PUBLIC)
-    if (parts.port or 443) not in PORTS:
-        known = " or ".join(map(str, PORTS))
+    if (parts.port or 443) not in ports:
+        known = " or ".join(map(str, ports))
         raise _refused(f"Webhook URL must use port {known} in production mode")
     return parts
 
@@ -381,3 +381,14 @@ def _is_odd_number(host: str) -> bool:
 
 def _refused(text: str) -> InvalidParamsError:
     return InvalidParamsError(text, [Violation("url", text)])
+
+
+class Network(Struct, frozen=True, kw_only=True):
+    """The network of a sender: which addresses it dials, and which certificates it trusts. Tests pass another one."""
+
+    ports: Collection[int] = PORTS
+    may_dial: Callable[[str], bool] = is_public
+    resolver: AbstractResolver | None = None
+    """None: the system's resolver."""
+    trust: ssl.SSLContext | None = None
+    """None: the system's certificates."""

@@ -108,7 +108,15 @@ def _check_numbers(event: Event) -> None:
         raise InvalidAgentResponseError("The agent's output holds NaN or infinity, which JSON has not") from error
 
 
-def detach_task(task: Task) -> tuple[Task, bytes]:
+def first_events(task: Task, *, working: bool) -> list[tuple[Task | StatusUpdate, bytes]]:
+    """Return the first events of a new task, each with its JSON: a copy of the task and, if `working`, that state."""
+    events: list[tuple[Task | StatusUpdate, bytes]] = [_detach_task(task)]
+    if working:
+        events.append(bare_status(TaskState.WORKING, task))
+    return events
+
+
+def _detach_task(task: Task) -> tuple[Task, bytes]:
     """Return a copy of a new task, which shares nothing with the agent's objects, and its JSON."""
     if _is_one_text(task):
         # Only its two lists can be changed, so it is not decoded again (2 µs less).

@@ -21,7 +21,7 @@ from apcore_a2a.engine.agent_output import (
     check_event,
     complete_status,
     detach,
-    detach_task,
+    first_events,
     status_with_text,
     with_unanswered,
 )
@@ -364,16 +364,17 @@ class LiveTask:
 
     async def create(self, *, key: str = "", working: bool = False, hand_on: bool = False) -> str | None:
         """Store a new task, with the step to WORKING if `working`. Return the id of the earlier task with this key."""
-        self.task, body = detach_task(self.task)
-        self.version = 1
-        entries = [LogEntry(1, self.task.status.state, body)]
-        records = [body]
-        if working:
-            # Folded before the first save, because both events always come together and two writes cost twice as much.
-            event, body = bare_status(TaskState.WORKING, self.task)
-            fold(self.task, event)
-            self.version = 2
-            entries.append(LogEntry(2, TaskState.WORKING, body))
+        self.version = 0
+        entries: list[LogEntry] = []
+        records: list[bytes] = []
+        # Both events are saved in one write, because they always come together and two writes cost twice as much.
+        for event, body in first_events(self.task, working=working):
+            if isinstance(event, Task):
+                self.task = event
+            else:
+                fold(self.task, event)
+            self.version += 1
+            entries.append(LogEntry(self.version, self.task.status.state, body))
             records.append(body)
         change = self._change(records)
         change.hand_on = hand_on

@@ -4,12 +4,12 @@ from apcore_a2a.agents.content import agent_message, text_of, to_parts
 from apcore_a2a.protocol.model import Message, Part, Role
 
 
-def test_nothing_is_no_parts() -> None:
+def test_none_becomes_no_parts() -> None:
     assert to_parts(None) == []
     assert to_parts([Part(text="a"), None]) == [Part(text="a")]
 
 
-def test_a_message_stays_the_message_it_is() -> None:
+def test_a_message_is_returned_unchanged() -> None:
     message = Message(message_id="m", role=Role.AGENT, parts=(Part(text="a"),))
     assert agent_message(message) is message
 
@@ -27,5 +27,5 @@ def test_data_is_copied() -> None:
     assert part.data == {"list": [1]}
 
 
-def test_the_names_of_data_are_strings() -> None:
+def test_keys_of_data_become_strings() -> None:
     assert to_parts({1: "one"}) == [Part(data={"1": "one"})]

@@ -38,7 +38,7 @@ async def stop(context: Any, updater: TaskUpdater, queue: EventQueue) -> None:
     await updater.cancel(context.database)
 
 
-async def test_both_methods_of_an_executor_get_what_the_builder_makes() -> None:
+async def test_both_methods_of_an_executor_receive_the_context_of_the_builder() -> None:
     agent = Scripted(tell, stop)
     async with serving(agent, card=None, request_context_builder=Names()) as url, A2AClient(url) as client:
         done = await client.send_message("go")
@@ -56,11 +56,11 @@ async def echo(text: str) -> str:
 
 
 @pytest.mark.parametrize("target", [echo, ScriptedAgent(), registry()], ids=["function", "agent", "registry"])
-async def test_a_builder_for_what_has_no_context_is_refused(target: Any) -> None:
+async def test_a_builder_for_anything_but_an_executor_is_rejected(target: Any) -> None:
     with pytest.raises(TypeError, match="request_context_builder is for executors"):
         await async_serve(target, request_context_builder=Names())
 
 
-def test_a_builder_that_cannot_build_is_refused() -> None:
+def test_a_builder_without_build_is_rejected() -> None:
     with pytest.raises(TypeError, match="request_context_builder object lacks the method build"):
         as_agent(Scripted(tell), request_context_builder=object())

@@ -11,7 +11,7 @@ from tests.conversations import talk_to, text_of
 from tests.scripted_executor import Scripted
 
 
-async def test_what_is_published_after_the_end_is_ignored_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_events_after_the_final_event_are_ignored_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def hasty(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
         await updater.complete("Done")
         await updater.add_artifact("too late")
@@ -24,7 +24,7 @@ async def test_what_is_published_after_the_end_is_ignored_and_logged(caplog: pyt
     assert caplog.messages.count("event ignored: the run is over") == 2
 
 
-async def test_what_is_published_after_execute_returned_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
+async def test_events_after_execute_has_returned_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
     kept: list[EventQueue] = []
 
     async def leaky(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
@@ -57,7 +57,7 @@ async def test_a_full_queue_makes_its_publisher_wait() -> None:
     assert [event.artifact.parts[0].data for event in seen if isinstance(event, ArtifactUpdate)] == [*range(192)]
 
 
-async def test_publishers_who_wait_are_let_go_when_the_queue_closes() -> None:
+async def test_waiting_publishers_return_when_the_queue_closes() -> None:
     queue = EventQueue("t")
     update = ArtifactUpdate(artifact=Artifact(artifact_id="a", parts=[]))
     for _ in range(MAX_AHEAD):
@@ -80,7 +80,7 @@ async def test_publishers_who_wait_are_let_go_when_the_queue_closes() -> None:
         ),
     ],
 )
-async def test_what_is_no_event_of_this_task_fails_it(event: Event, complaint: str) -> None:
+async def test_a_value_that_is_not_an_event_of_this_task_fails_it(event: Event, complaint: str) -> None:
     async def wrong(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
         await queue.enqueue_event(event)
 

@@ -40,7 +40,7 @@ async def test_events_published_before_the_cancel_are_not_lost() -> None:
     assert isinstance(told[-1], StatusUpdate) and told[-1].status.state is TaskState.CANCELED
 
 
-async def test_a_cancel_that_comes_while_an_event_is_stored_calls_cancel_too() -> None:
+async def test_a_cancel_while_an_event_is_being_stored_calls_cancel() -> None:
     """The engine cannot take events any more then, but the executor hears of it, and is not left waiting for room."""
     told = asyncio.Event()
 
@@ -58,7 +58,7 @@ async def test_a_cancel_that_comes_while_an_event_is_stored_calls_cancel_too() -
     assert told.is_set()
 
 
-async def test_a_run_whose_end_is_cancelled_too_leaves_nothing_running() -> None:
+async def test_a_run_that_is_cancelled_while_it_ends_leaves_nothing_running() -> None:
     before, asked = asyncio.all_tasks(), asyncio.Event()
 
     async def hangs(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
@@ -80,7 +80,7 @@ async def _close(events: AsyncGenerator[AgentEvent, None]) -> None:
     await events.aclose()
 
 
-async def test_who_reads_to_the_end_may_still_stop_an_executor_that_tidies_up() -> None:
+async def test_a_reader_at_the_end_can_still_stop_the_cleanup_of_an_executor() -> None:
     completed = asyncio.Event()
 
     async def work(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:

@@ -24,7 +24,7 @@ async def test_a_single_message_answers_without_a_task() -> None:
     assert isinstance(answer, Message) and text_of(answer) == "Hello"
 
 
-async def test_a_task_and_its_updates_arrive_in_the_order_they_were_published() -> None:
+async def test_a_task_and_its_updates_arrive_in_the_order_of_publication() -> None:
     async def work(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
         await queue.enqueue_event(new_task(context))
         await updater.start_work("Looking")
@@ -43,7 +43,7 @@ async def test_a_task_and_its_updates_arrive_in_the_order_they_were_published() 
     assert statuses == [(TaskState.WORKING, "Looking"), (TaskState.COMPLETED, "Done")]
 
 
-async def test_an_executor_may_leave_the_task_to_the_engine() -> None:
+async def test_an_executor_need_not_publish_a_task() -> None:
     async def work(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
         await updater.add_artifact({"n": 2**70})
         await updater.complete()
@@ -116,7 +116,7 @@ async def test_execute_is_called_again_when_the_user_has_answered() -> None:
     assert seen[0][1] is None and seen[1][1] is not None and seen[1][1].id == task.id
 
 
-async def test_authentication_out_of_band_goes_on_by_itself() -> None:
+async def test_out_of_band_authentication_continues_by_itself() -> None:
     logged_in = asyncio.Event()
 
     async def work(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
@@ -132,7 +132,7 @@ async def test_authentication_out_of_band_goes_on_by_itself() -> None:
         assert (await user.until(task, TaskState.COMPLETED)).status.state is TaskState.COMPLETED
 
 
-async def test_authentication_in_band_goes_on_with_the_users_message() -> None:
+async def test_in_band_authentication_continues_with_the_users_message() -> None:
     async def work(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
         if context.current_task is None:
             await updater.requires_auth("Password?")
@@ -175,7 +175,7 @@ async def test_two_messages_to_one_task_are_executed_one_after_the_other() -> No
     [ValueError("secret"), SystemExit(1), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError()],
     ids=repr,
 )
-async def test_an_exception_fails_the_task_and_stays_inside(error: BaseException) -> None:
+async def test_an_exception_fails_the_task_and_its_text_is_not_sent(error: BaseException) -> None:
     async def breaks(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
         await updater.start_work()
         raise error
@@ -186,7 +186,7 @@ async def test_an_exception_fails_the_task_and_stays_inside(error: BaseException
     assert text_of(task).startswith("Internal error")
 
 
-async def test_an_error_of_ours_fails_the_task_with_its_text_even_before_any_event() -> None:
+async def test_an_a2a_error_fails_the_task_with_its_text_even_before_any_event() -> None:
     async def breaks(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
         raise AgentError("Out of tokens")
 
@@ -195,7 +195,7 @@ async def test_an_error_of_ours_fails_the_task_with_its_text_even_before_any_eve
     assert (task.status.state, text_of(task)) == (TaskState.FAILED, "Out of tokens")
 
 
-async def test_an_executor_that_returns_without_an_end_has_failed() -> None:
+async def test_an_executor_that_returns_without_a_final_state_fails_its_task() -> None:
     async def nothing(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
         await updater.start_work()
 
@@ -203,7 +203,7 @@ async def test_an_executor_that_returns_without_an_end_has_failed() -> None:
         assert (await user.task("Go")).status.state is TaskState.FAILED
 
 
-async def test_saying_submitted_again_does_no_harm() -> None:
+async def test_publishing_submitted_again_has_no_effect() -> None:
     async def forgetful(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
         await queue.enqueue_event(new_task(context))
         await updater.submit("Received")
@@ -217,7 +217,7 @@ async def test_saying_submitted_again_does_no_harm() -> None:
     assert [text_of(message) for message in task.history if message.role == "ROLE_USER"] == ["one", "two"]
 
 
-async def test_a_task_that_the_engine_had_to_store_first_may_be_published_all_the_same() -> None:
+async def test_an_executor_may_publish_a_task_that_the_engine_has_already_stored() -> None:
     async def work(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
         await queue.enqueue_event(new_task(context))
         await updater.complete("Done")
@@ -229,7 +229,7 @@ async def test_a_task_that_the_engine_had_to_store_first_may_be_published_all_th
     assert (task.status.state, text_of(task)) == (TaskState.COMPLETED, "Done")
 
 
-async def test_an_executor_is_told_what_came_with_the_message() -> None:
+async def test_the_context_has_the_data_of_the_request() -> None:
     seen: list[RequestContext] = []
 
     async def work(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
@@ -244,7 +244,7 @@ async def test_an_executor_is_told_what_came_with_the_message() -> None:
     assert not context.configuration.return_immediately
 
 
-async def test_an_executor_may_say_that_its_runs_are_safe_to_repeat() -> None:
+async def test_an_executor_can_declare_its_runs_safe_to_repeat() -> None:
     async def work(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None: ...
 
     class Safe(Scripted):

@@ -30,7 +30,7 @@ from tests.conversations import contents, make_call, talk_to, text_of
 from tests.interaction.serving import serving
 
 
-async def test_an_executor_is_told_who_asks_and_what_came_with_the_message() -> None:
+async def test_the_context_has_the_caller_and_the_data_of_the_request() -> None:
     seen: list[RequestContext] = []
 
     async def look(context: RequestContext, queue: EventQueue, updater: TaskUpdater) -> None:
@@ -67,7 +67,7 @@ class Tells(AgentExecutor):
 
 
 @pytest.mark.parametrize(("version", "header"), [("1.0", "A2A-Extensions"), ("0.3", "X-A2A-Extensions")])
-async def test_the_headers_of_a_request_reach_an_executor_as_a2a_sdk_hands_them_over(version: str, header: str) -> None:
+async def test_headers_reach_an_executor_as_in_a2a_sdks_server(version: str, header: str) -> None:
     given = {"X-Tenant": "acme", "Authorization": "Basic eDp5", header: "urn:x, urn:y", "A2A-Version": version}
     message = {"messageId": "m", "role": "user", "kind": "message", "parts": [{"kind": "text", "text": "Go"}]}
     body = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": message}}
@@ -93,7 +93,7 @@ class Builds(RequestContextBuilder):
         return built
 
 
-async def test_the_context_of_an_executor_can_be_built_by_ones_own_builder() -> None:
+async def test_a_custom_builder_can_build_the_context_of_an_executor() -> None:
     class Looks(Tells):
         async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
             await updater_for(context, event_queue).complete(new_text_message(context.call_context.state["built"]))
@@ -105,7 +105,7 @@ async def test_the_context_of_an_executor_can_be_built_by_ones_own_builder() -> 
     assert text_of(task) == "by hand"
 
 
-async def test_nobody_is_nobody_to_an_executor_too() -> None:
+async def test_an_anonymous_caller_is_anonymous_to_an_executor() -> None:
     seen: list[RequestContext] = []
 
     async def look(context: RequestContext, queue: EventQueue, updater: TaskUpdater) -> None:
@@ -117,7 +117,7 @@ async def test_nobody_is_nobody_to_an_executor_too() -> None:
     assert (seen[0].call_context.user.is_authenticated, seen[0].call_context.user.user_name) == (False, "")
 
 
-async def test_an_executor_gets_the_tasks_that_the_message_refers_to() -> None:
+async def test_an_executor_receives_the_tasks_that_the_message_refers_to() -> None:
     seen: list[list[str]] = []
 
     async def look(context: RequestContext, queue: EventQueue, updater: TaskUpdater) -> None:
@@ -145,7 +145,7 @@ async def test_integers_cross_the_bridge_both_ways_as_integers() -> None:
     assert data is not UNSET and (data, type(data["n"])) == ({"n": 42}, int)
 
 
-async def test_a_message_that_protobuf_would_change_is_refused_before_a_task_exists() -> None:
+async def test_a_message_that_protobuf_would_change_is_rejected_before_a_task_exists() -> None:
     async def never(context: RequestContext, queue: EventQueue, updater: TaskUpdater) -> None:
         raise AssertionError
 
@@ -172,7 +172,7 @@ async def test_an_event_of_another_task_fails_this_one() -> None:
     assert (task.status.state, text_of(task)) == (TaskState.FAILED, "The agent published an event of another task")
 
 
-async def test_a_whole_task_published_at_once_is_taken_as_it_is() -> None:
+async def test_a_whole_published_task_is_stored_unchanged() -> None:
     async def whole(context: RequestContext, queue: EventQueue, updater: TaskUpdater) -> None:
         task = pb.Task(id=context.task_id, context_id=context.context_id)
         task.status.state = pb.TaskState.TASK_STATE_COMPLETED
@@ -194,12 +194,12 @@ class Safe(AgentExecutor):
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None: ...
 
 
-async def test_an_executor_may_say_that_its_runs_are_safe_to_repeat() -> None:
+async def test_an_executor_can_declare_its_runs_safe_to_repeat() -> None:
     assert (await as_agent(Safe()).admit(make_call())).retry_safe
     assert not (await as_agent(Safe(), retry_safe=False).admit(make_call())).retry_safe
 
 
-def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_the_error_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "apcore_a2a.agents.a2a_sdk.bridge", raising=False)
     monkeypatch.setitem(sys.modules, "a2a.server.context", None)  # as if it were not there
     with pytest.raises(ImportError, match=r"needs a2a-sdk: pip install 'apcore-a2a\[sdk\]'"):

@@ -75,12 +75,12 @@ def test_whole_numbers_up_to_two_to_the_53_stay_integers(number: int) -> None:
 
 
 @pytest.mark.parametrize("number", [2**53 + 1, -(2**53) - 1, 10**400, 2**64 - 1])
-def test_a_number_that_protobuf_would_round_is_refused(number: int) -> None:
+def test_a_number_that_protobuf_would_round_is_rejected(number: int) -> None:
     with pytest.raises(ValueError, match=r"exactly up to 2\^53 only: send a larger one as a string"):
         to_value({"n": [number]})
 
 
-def test_beyond_two_to_the_53_the_value_stays_but_not_its_type() -> None:
+def test_beyond_two_to_the_53_the_value_is_kept_but_not_its_type() -> None:
     came_back = from_value(to_value(2**60))
     assert (came_back, type(came_back)) == (2**60, float)
 
@@ -90,30 +90,30 @@ def test_fractions_stay_as_they_are(number: float) -> None:
     assert from_value(to_value(number)) == number
 
 
-def test_what_json_cannot_say_is_carried() -> None:
+def test_values_without_a_json_form_are_converted() -> None:
     assert math.isnan(from_value(to_value(float("nan"))))
 
 
-def test_what_an_agent_leaves_to_msgspec_is_carried_as_msgspec_writes_it() -> None:
+def test_values_that_msgspec_converts_are_converted() -> None:
     assert from_value(to_value({"state": TaskState.WORKING, "raw": b"x"})) == {
         "state": "TASK_STATE_WORKING",
         "raw": "eA==",
     }
 
 
-def test_true_is_not_one() -> None:
+def test_true_is_not_converted_to_one() -> None:
     assert from_value(to_value([True, 1, None])) == [True, 1, None]
     assert type(from_value(to_value(True))) is bool
 
 
-def test_a_null_is_data() -> None:
+def test_null_is_data() -> None:
     part = Part(data=None)
     message = Message(message_id="m", role=Role.USER, parts=(part,))
     came_back = codec.from_message(codec.to_message(message)).parts[0]
     assert came_back.data is None and came_back.text is UNSET
 
 
-def test_an_event_is_read_at_once() -> None:
+def test_an_event_is_copied_when_it_is_published() -> None:
     event = pb.TaskArtifactUpdateEvent(artifact=pb.Artifact(artifact_id="a", parts=[pb.Part(text="before")]))
     update = codec.from_event(event)
     event.artifact.parts[0].text = "after"
@@ -127,22 +127,22 @@ def test_times_have_milliseconds() -> None:
     assert isinstance(update, StatusUpdate) and update.status.timestamp == "2025-01-02T03:04:05.678Z"
 
 
-def test_a_message_without_a_role_is_the_agents() -> None:
+def test_a_message_without_a_role_has_the_role_of_the_agent() -> None:
     assert codec.from_message(pb.Message(parts=[pb.Part(text="x")])).role is Role.AGENT
 
 
-def test_a_state_from_the_future_is_unspecified() -> None:
+def test_an_unknown_state_is_unspecified() -> None:
     event = pb.TaskStatusUpdateEvent(status=pb.TaskStatus(state=99))  # type: ignore[arg-type]  # the point
     update = codec.from_event(event)
     assert isinstance(update, StatusUpdate) and update.status == TaskStatus(state=TaskState.UNSPECIFIED)
 
 
-def test_a_part_without_content_is_refused() -> None:
+def test_a_part_without_content_is_rejected() -> None:
     with pytest.raises(InvalidAgentResponseError, match="a part without content"):
         codec.from_event(pb.Message(parts=[pb.Part()]))
 
 
-def test_what_is_no_event_is_refused() -> None:
+def test_a_value_that_is_not_an_event_is_rejected() -> None:
     event: Any = pb.AgentCard()
     with pytest.raises(InvalidAgentResponseError, match="published a AgentCard, which is not an event"):
         codec.from_event(event)

@@ -166,7 +166,7 @@ async def test_an_unhandled_exception_fails_the_task(before: bool) -> None:
     assert "secret" not in text_of(task)
 
 
-async def test_the_queue_takes_nothing_once_execute_has_completed(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_queue_ignores_events_once_execute_has_completed(caplog: pytest.LogCaptureFixture) -> None:
     """Once execute() completes (returns or raises), the executor must not access the event_queue anymore."""
     kept: list[TaskUpdater] = []
 
@@ -289,7 +289,7 @@ async def test_a_cancellation_request_cancels_execute_and_calls_cancel() -> None
     assert (task.status.state, text_of(task)) == (TaskState.CANCELED, "As you wish")
 
 
-async def test_an_executor_that_supports_no_cancel_is_cancelled_all_the_same() -> None:
+async def test_an_executor_without_support_for_cancel_is_still_cancelled() -> None:
     async def work(context: RequestContext, queue: EventQueue, updater: TaskUpdater) -> None:
         await queue.enqueue_event(task_of(context))
         await asyncio.Event().wait()

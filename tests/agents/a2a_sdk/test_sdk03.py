@@ -54,7 +54,7 @@ async def ask(url: str, *parts: Any, method: str = "SendMessage", **more: Any) -
         return (await client.post("/", json=body, headers=headers)).json()
 
 
-async def test_an_executor_of_0_3_does_its_work_and_gets_all_that_its_server_gives_it(url: str) -> None:
+async def test_an_executor_of_0_3_runs_and_receives_the_data_of_its_own_server(url: str) -> None:
     data = {"count": 42, "ratio": 0.5, "big": 2**60}
     answer = await ask(url, {"text": "hello"}, {"data": data}, metadata={"n": 1})
     task = answer["result"]["task"]
@@ -68,7 +68,7 @@ async def test_an_executor_of_0_3_does_its_work_and_gets_all_that_its_server_giv
     assert told["data"]["headers"]["x-tenant"] == "acme"
 
 
-async def test_an_executor_of_0_3_asks_and_goes_on_and_is_cancelled(url: str) -> None:
+async def test_an_executor_of_0_3_asks_and_continues_and_is_cancelled(url: str) -> None:
     for text, state in (("go on", "TASK_STATE_COMPLETED"), ("", "TASK_STATE_CANCELED")):
         asked = (await ask(url, {"text": "ask"}))["result"]["task"]
         assert asked["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
@@ -91,13 +91,13 @@ async def test_an_executor_of_0_3_asks_and_goes_on_and_is_cancelled(url: str) ->
         ("whole", "TASK_STATE_COMPLETED", ""),
     ],
 )
-async def test_what_an_executor_of_0_3_ends_with(url: str, text: str, state: str, said: str) -> None:
+async def test_an_executor_of_0_3_ends_its_task(url: str, text: str, state: str, said: str) -> None:
     status = (await ask(url, {"text": text}))["result"]["task"]["status"]
     assert status["state"] == state
     if said:
         assert status["message"]["parts"][0]["text"].startswith(said)
 
 
-async def test_an_executor_of_0_3_may_answer_with_a_message(url: str) -> None:
+async def test_an_executor_of_0_3_can_reply_with_a_message(url: str) -> None:
     answer = await ask(url, {"text": "message"})
     assert answer["result"]["message"]["parts"] == [{"text": "just words"}]

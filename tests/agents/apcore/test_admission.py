@@ -43,7 +43,7 @@ def for_admins(make_executor: Any) -> ModuleAgent:
 
 
 @requirement("FR-EXE-001")
-async def test_peer_weaknesses_11_and_41_wrong_input_is_refused_with_the_names_of_the_fields() -> None:
+async def test_peer_weaknesses_11_and_41_invalid_input_is_rejected_with_the_names_of_the_fields() -> None:
     module = Add()
     with pytest.raises(InvalidParamsError) as refused:
         await agent_of(math__add=module).admit(call_of({"a": "many"}))
@@ -74,7 +74,7 @@ async def test_a_nested_field_is_named_by_its_path() -> None:
     assert [violation.field for violation in refused.value.violations] == ["lines.1.amount", "lines.2.amount"]
 
 
-async def test_a_caller_whom_the_acl_denies_is_told_that_there_is_no_task(
+async def test_a_caller_denied_by_the_acl_receives_task_not_found(
     for_admins: ModuleAgent, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(TaskNotFoundError) as refused, caplog.at_level(logging.WARNING):
@@ -109,12 +109,12 @@ async def test_peer_weakness_40_a_denied_caller_cannot_tell_what_exists(
     assert (refused.value.message, dict(refused.value.metadata)) == ("Task not found", {})
 
 
-async def test_an_allowed_caller_is_told_that_a_skill_does_not_exist(for_admins: ModuleAgent) -> None:
+async def test_an_allowed_caller_receives_skill_not_found(for_admins: ModuleAgent) -> None:
     with pytest.raises(SkillNotFoundError):
         await for_admins.admit(call_of("hi", skill="math.none", caller=ADA))
 
 
-async def test_an_acl_set_after_the_agent_was_made_counts(make_executor: Any) -> None:
+async def test_an_acl_set_after_the_agent_was_created_applies(make_executor: Any) -> None:
     executor = make_executor(registry_of(math__add=Add()))
     agent = agent_of(executor)
     await agent.admit(call_of({"a": 1, "b": 2}))
@@ -124,7 +124,7 @@ async def test_an_acl_set_after_the_agent_was_made_counts(make_executor: Any) ->
             await agent.admit(call_of({"a": 1, "b": 2}, skill=skill))
 
 
-async def test_a_right_lost_between_admission_and_run_is_masked_in_the_run() -> None:
+async def test_access_revoked_between_admission_and_run_is_masked_in_the_run() -> None:
     executor = apcore.Executor(registry_of(math__add=Add()))
     agent, call = agent_of(executor), call_of({"a": 1, "b": 2})
     await agent.admit(call)
@@ -133,7 +133,7 @@ async def test_a_right_lost_between_admission_and_run_is_masked_in_the_run() -> 
         [event async for event in agent.run(call)]
 
 
-async def test_a_skill_that_has_gone_between_admission_and_run_is_told() -> None:
+async def test_a_skill_removed_between_admission_and_run_is_not_found() -> None:
     registry = registry_of(math__add=Add(), text__echo=Returns({}))
     agent, call = agent_of(registry), call_of({"a": 1, "b": 2}, skill="math.add")
     await agent.admit(call)
@@ -162,7 +162,7 @@ async def test_a_preview_is_not_run_to_check_a_message() -> None:
     await agent_of(math__add=Foresees()).admit(call_of({"a": 1, "b": 2}))
 
 
-async def test_what_an_old_executor_does_not_tell_is_decided_by_the_call() -> None:
+async def test_an_acl_that_an_old_executor_does_not_expose_is_checked_by_the_call() -> None:
     """Before 0.9 apcore does not judge access beforehand, and a user's executor does not tell its ACL."""
     if hasattr(apcore, "PreflightResult"):
         pytest.skip("this apcore judges access beforehand")
@@ -177,14 +177,14 @@ async def test_what_an_old_executor_does_not_tell_is_decided_by_the_call() -> No
     ("flags", "safe"),
     [({}, False), ({"readonly": True}, True), ({"idempotent": True}, True), ({"destructive": True}, False)],
 )
-async def test_only_what_may_be_repeated_is_run_again_after_a_crash(flags: dict[str, bool], safe: bool) -> None:
+async def test_only_a_repeatable_module_runs_again_after_a_crash(flags: dict[str, bool], safe: bool) -> None:
     module = Add()
     module.annotations = apcore.ModuleAnnotations(**flags)
     assert (await agent_of(math__add=module).admit(call_of({"a": 1, "b": 2}))).retry_safe is safe
 
 
 @needs_pipeline
-async def test_a_schema_that_nothing_can_be_compared_with_is_the_modules_fault(
+async def test_a_broken_input_schema_is_an_internal_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     agent = agent_of(odd__one=Returns({}, input_schema={"type": "banana"}))

@@ -47,7 +47,7 @@ def test_peer_weakness_37_the_card_is_named_by_the_project() -> None:
 
 
 @requirement("FR-AGC-001")
-def test_what_is_given_is_stronger_than_the_project() -> None:
+def test_options_override_the_project() -> None:
     modules = open_modules(configured(name="calculator", description="Counts things", version="1.2.3"))
     card = complete(build_card(modules), Settings(name="mine", description="My own", version="9"), None)
     assert (card.name, card.description, card.version) == ("mine", "My own", "9")
@@ -60,7 +60,7 @@ def test_a_card_without_configuration_has_defaults() -> None:
     assert card_of(math__add=Add()).description == "apcore agent with 1 skill"
 
 
-def test_the_project_is_found_in_a_registry_that_tells_its_configuration() -> None:
+def test_the_project_is_read_from_a_registry_that_exposes_its_configuration() -> None:
     class Telling(apcore.Registry):  # type: ignore[misc]  # apcore is untyped
         config = apcore.Config({"project": {"name": "calculator"}})
 
@@ -69,7 +69,7 @@ def test_the_project_is_found_in_a_registry_that_tells_its_configuration() -> No
     assert card_of(registry).name == "calculator"
 
 
-def test_the_project_is_found_in_a_client_too() -> None:
+def test_the_project_is_read_from_a_client() -> None:
     if not hasattr(apcore, "APCore"):
         pytest.skip("this apcore has no client")
     client = apcore.APCore(config=apcore.Config({"project": {"name": "calculator"}}))
@@ -84,12 +84,12 @@ def test_a_card_has_a_skill_for_each_module_and_json_as_its_default() -> None:
     assert card.default_input_modes == card.default_output_modes == ("application/json",)
 
 
-def test_a_card_says_that_the_agent_streams() -> None:
+def test_the_card_states_that_the_agent_streams() -> None:
     assert card_of(math__add=Add()).capabilities.streaming is True
     assert card_of(a__counts=Counts()).capabilities.streaming is True
 
 
-def test_an_executor_that_cannot_stream_makes_an_agent_that_does_not() -> None:
+def test_the_agent_of_an_executor_without_stream_does_not_stream() -> None:
     class Own:
         registry = registry_of(math__add=Add())
 
@@ -118,7 +118,7 @@ def test_schemas_and_annotations_are_published_through_an_extension() -> None:
 
 
 @requirement("FR-SKL-001")
-def test_a_module_without_description_is_no_skill_and_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_module_without_a_description_is_not_on_the_card_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         card = card_of(math__add=Add(), nameless__tool=Returns({}, description=""))
     assert ids(card) == ["math.add"]
@@ -136,7 +136,7 @@ def test_hidden_modules_and_apcores_own_are_on_no_card() -> None:
     assert "secret.tool" not in str(card_of(registry).to_dict())
 
 
-def test_what_needs_approval_is_on_the_extended_card_only() -> None:
+def test_a_module_that_requires_approval_is_on_the_extended_card_only() -> None:
     gated = Returns({}, annotations=apcore.ModuleAnnotations(requires_approval=True))
     registry = registry_of(math__add=Add(), bank__pay=gated)
     assert ids(card_of(registry)) == ["math.add"]
@@ -145,7 +145,7 @@ def test_what_needs_approval_is_on_the_extended_card_only() -> None:
 
 
 @pytest.mark.parametrize("make_executor", EXECUTORS)
-def test_what_nobody_may_call_unknown_is_on_the_extended_card_only(make_executor: Any) -> None:
+def test_a_module_denied_to_anonymous_callers_is_on_the_extended_card_only(make_executor: Any) -> None:
     rules = [
         apcore.ACLRule(callers=["*"], targets=["bank.*"], effect="allow", conditions={"roles": ["teller"]}),
         apcore.ACLRule(callers=["*"], targets=["math.*"], effect="allow"),
@@ -185,13 +185,13 @@ class Reads(apcore.ACL):  # type: ignore[misc]  # apcore is untyped
         return SimpleNamespace(access="allow" if target_id == "math.add" else "deny")
 
 
-def test_an_acl_of_ones_own_says_itself_what_is_on_the_card() -> None:
+def test_a_custom_acl_class_is_evaluated_itself_for_the_card() -> None:
     executor = ServedExecutor(registry_of(math__add=Add(), bank__pay=Returns({})), acl=Reads(rules=[]))
     assert ids(card_of(executor)) == ["math.add"]
 
 
 @requirement("FR-AGC-004")
-def test_a_card_for_a_caller_shows_what_they_may_call_by_the_rules_of_the_moment() -> None:
+def test_a_card_for_a_caller_follows_the_current_rules_of_the_acl() -> None:
     rule = apcore.ACLRule(callers=["*"], targets=["bank.*"], effect="allow", conditions={"roles": ["teller"]})
     acl = apcore.ACL(rules=[rule], default_effect="deny")
     modules = open_modules(ServedExecutor(registry_of(math__add=Add(), bank__pay=Returns({})), acl=acl))
@@ -205,6 +205,6 @@ def test_a_card_for_a_caller_shows_what_they_may_call_by_the_rules_of_the_moment
     assert (shown_to("teller"), shown_to("guest")) == (["bank.pay", "math.add"], ["math.add"])
 
 
-def test_modules_are_counted_as_they_are_registered() -> None:
+def test_all_registered_modules_are_counted() -> None:
     modules = modules_of(math__add=Add(), no__description=Returns({}, description=""))
     assert (len(modules), len(ids(build_card(modules)))) == (2, 1)

@@ -27,7 +27,7 @@ pytestmark = needs_approvals
 ADA = Caller(id="ada", type="user")
 
 
-async def test_a_module_may_ask_for_approval_itself_and_finds_the_answer() -> None:
+async def test_a_module_can_ask_for_approval_itself_and_finds_the_answer() -> None:
     class Asks:
         description = "Ask once"
         input_schema = Pair
@@ -71,7 +71,7 @@ async def test_a_streaming_module_is_gated_as_well() -> None:
     assert module.paid == [{"a": 10, "b": 0}]
 
 
-async def test_a_handler_that_fails_fails_the_task_and_says_nothing() -> None:
+async def test_a_handler_that_fails_fails_the_task_without_details() -> None:
     class Broken(Desk):
         async def request_approval(self, request: Any) -> Any:
             raise ConnectionError("postgres://admin:hunter2@db/approvals")

@@ -25,7 +25,7 @@ ADA = Caller(id="ada", type="user")
 
 
 @requirement("FR-EXE-002")
-async def test_peer_weakness_5_a_waiting_task_says_what_it_waits_for() -> None:
+async def test_peer_weakness_5_a_waiting_task_names_the_pending_approval() -> None:
     pay = Pay()
     _, outcome = await waiting(Desk(), pay)
     assert outcome.state is TaskState.INPUT_REQUIRED
@@ -47,14 +47,14 @@ async def test_approve_resumes_the_stored_call(desk: type[Desk], answer: Any) ->
     assert pay.paid == [{"a": 10, "b": 0}]  # once, and without apcore's token
 
 
-async def test_the_handler_is_told_who_decided() -> None:
+async def test_the_handler_receives_the_name_of_the_caller_who_decided() -> None:
     desk = TalkingDesk()
     agent, outcome = await waiting(desk, Pay())
     await reply(agent, outcome, "approve", caller=ADA)
     assert desk.told == [("approval-1", True, "Decided by ada")]
 
 
-async def test_a_handler_may_take_answers_without_being_asynchronous() -> None:
+async def test_resolve_of_a_handler_can_be_synchronous() -> None:
     class Plain(Desk):
         def resolve(self, approval_id: str, *, approved: bool, reason: str | None = None) -> None:
             self.decisions[approval_id] = "approved" if approved else "rejected"
@@ -81,7 +81,7 @@ async def test_an_answer_is_found_beside_other_parts() -> None:
 
 
 @requirement("FR-EXE-002")
-async def test_any_other_reply_looks_whether_it_was_decided_elsewhere() -> None:
+async def test_any_other_reply_asks_the_handler_again() -> None:
     desk, pay = Desk(), Pay()
     agent, outcome = await waiting(desk, pay)
     outcome = await reply(agent, outcome, "any news?")
@@ -94,14 +94,14 @@ async def test_any_other_reply_looks_whether_it_was_decided_elsewhere() -> None:
     assert desk.checked == ["approval-1", "approval-1"]
 
 
-async def test_approve_is_no_approval_where_the_handler_takes_no_answers() -> None:
+async def test_approve_decides_nothing_if_the_handler_accepts_no_decisions() -> None:
     pay = Pay()
     agent, outcome = await waiting(Desk(), pay)
     assert (await reply(agent, outcome, "approve")).state is TaskState.INPUT_REQUIRED
     assert not pay.paid
 
 
-async def test_callers_cannot_approve_for_themselves_where_that_is_not_wanted() -> None:
+async def test_callers_cannot_approve_with_approvals_by_caller_off() -> None:
     desk, pay = TalkingDesk(), Pay()
     agent, outcome = await waiting(desk, pay, by_caller=False)
     outcome = await reply(agent, outcome, "approve")
@@ -109,7 +109,7 @@ async def test_callers_cannot_approve_for_themselves_where_that_is_not_wanted() 
     assert (desk.told, pay.paid) == ([], [])
 
 
-async def test_what_is_rejected_elsewhere_ends_as_rejected() -> None:
+async def test_a_call_rejected_elsewhere_ends_as_rejected() -> None:
     desk, pay = Desk(reason="too much, see /etc/limits/pay.conf"), Pay()
     agent, outcome = await waiting(desk, pay)
     desk.decisions["approval-1"] = "rejected"
@@ -137,7 +137,7 @@ async def test_a_reply_cannot_change_the_call() -> None:
 
 
 @pytest.mark.parametrize("content", [{"a": 999_999, "b": 0}, '{"a": 999999, "b": 0, "_approval_token": "approval-1"}'])
-async def test_peer_weakness_6_a_token_from_a_client_is_no_token(content: Any) -> None:
+async def test_peer_weakness_6_a_token_from_a_client_is_removed(content: Any) -> None:
     desk, pay = Desk(), Pay()
     agent, _ = await waiting(desk, pay)
     desk.decisions["approval-1"] = "approved"
@@ -148,7 +148,7 @@ async def test_peer_weakness_6_a_token_from_a_client_is_no_token(content: Any) -
     assert (pay.paid, desk.checked) == ([], [])
 
 
-async def test_wrong_input_is_refused_before_anybody_is_asked() -> None:
+async def test_invalid_input_is_rejected_before_the_handler_is_asked() -> None:
     desk = Desk()
     agent = agent_of(gated(desk, bank__pay=Pay()))
     with pytest.raises(InvalidParamsError):
@@ -156,14 +156,14 @@ async def test_wrong_input_is_refused_before_anybody_is_asked() -> None:
     assert not desk.requests
 
 
-async def test_a_task_that_waits_can_be_resumed_by_a_new_process() -> None:
+async def test_a_waiting_task_can_be_resumed_by_a_new_process() -> None:
     desk, pay = TalkingDesk(), Pay()
     _, outcome = await waiting(desk, pay)
     reborn = agent_of(gated(desk, bank__pay=pay, text__echo=Returns({})))
     assert (await reply(reborn, outcome, "approve")).data == {"total": 10}
 
 
-async def test_a_waiting_task_whose_skill_has_gone_goes_on_waiting() -> None:
+async def test_a_waiting_task_whose_skill_is_removed_keeps_waiting() -> None:
     desk = Desk()
     executor = gated(desk, bank__pay=Pay())
     agent = agent_of(executor)
@@ -173,7 +173,7 @@ async def test_a_waiting_task_whose_skill_has_gone_goes_on_waiting() -> None:
         await agent.admit(call_of("approve", memo=outcome.memo))
 
 
-async def test_the_acl_is_asked_again_when_a_call_is_resumed() -> None:
+async def test_the_acl_is_checked_again_when_a_call_is_resumed() -> None:
     desk, pay = TalkingDesk(), Pay()
     executor = gated(desk, bank__pay=pay)
     agent = agent_of(executor)
@@ -184,7 +184,7 @@ async def test_the_acl_is_asked_again_when_a_call_is_resumed() -> None:
     assert not pay.paid
 
 
-async def test_a_resumed_run_may_be_repeated_only_if_its_module_says_so() -> None:
+async def test_a_resumed_run_is_repeatable_only_if_its_module_is() -> None:
     pay = Pay()
     pay.annotations = apcore.ModuleAnnotations(requires_approval=True, idempotent=True)
     agent, outcome = await waiting(Desk(), pay)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not hasattr(apcore, "ApprovalResult"), reason="t
 
 
 @requirement("FR-EXE-002")
-async def test_a_registry_alone_asks_before_it_runs_what_requires_approval() -> None:
+async def test_a_bare_registry_asks_before_it_runs_a_module_that_requires_approval() -> None:
     agent = agent_of(registry_of(bank__pay=Pay()))
     asked = await run(agent, call_of(Data({"a": 1, "b": 2}), skill="bank.pay"))
     assert asked.state is TaskState.INPUT_REQUIRED
@@ -24,20 +24,20 @@ async def test_a_registry_alone_asks_before_it_runs_what_requires_approval() -> 
 
 
 @requirement("FR-EXE-002")
-async def test_a_decision_made_after_a_restart_counts() -> None:
+async def test_a_decision_after_a_restart_applies() -> None:
     asked = await run(agent_of(registry_of(bank__pay=Pay())), call_of(Data({"a": 1, "b": 2}), skill="bank.pay"))
     done = await run(agent_of(registry_of(bank__pay=Pay())), call_of("approve", memo=asked.memo))
     assert done.state is TaskState.COMPLETED
 
 
-async def test_another_word_asks_again() -> None:
+async def test_any_other_reply_asks_again() -> None:
     agent = agent_of(registry_of(bank__pay=Pay()))
     asked = await run(agent, call_of(Data({"a": 1, "b": 2}), skill="bank.pay"))
     again = await run(agent, call_of("what for?", memo=asked.memo))
     assert again.state is TaskState.INPUT_REQUIRED
 
 
-async def test_what_a_module_calls_is_denied_because_the_caller_has_not_asked_for_it() -> None:
+async def test_a_nested_call_that_requires_approval_is_denied() -> None:
     class Shop:
         description = "Buy something"
 
@@ -53,7 +53,7 @@ async def test_what_a_module_calls_is_denied_because_the_caller_has_not_asked_fo
     assert pay.calls == 0
 
 
-async def test_a_decision_is_good_for_one_call() -> None:
+async def test_a_decision_covers_one_call() -> None:
     from apcore_a2a.agents.apcore.approvals import AskCaller
 
     asking = AskCaller()
@@ -64,7 +64,7 @@ async def test_a_decision_is_good_for_one_call() -> None:
     assert (await asking.check_approval("a-2")).status == "rejected"
 
 
-async def test_decisions_nobody_asks_for_are_forgotten() -> None:
+async def test_decisions_that_are_never_fetched_are_evicted() -> None:
     from apcore_a2a.agents.apcore.approvals import AskCaller
 
     asking = AskCaller()

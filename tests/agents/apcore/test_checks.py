@@ -98,7 +98,9 @@ CHANGES = [
 @pytest.mark.parametrize("inputs", [{"a": 1, "b": 2}, {"a": 1}, {"a": "1", "b": 2}, {"text": "a"}, {"text": "c"}, {}])
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("module", [Add(), Echo(Short), Echo({"required": ["a"]}), Returns({})])
-async def test_admitted_is_what_apcore_finds_valid(make_executor: Any, module: Any, change: Any, inputs: Data) -> None:
+async def test_admission_agrees_with_the_checks_of_apcore(
+    make_executor: Any, module: Any, change: Any, inputs: Data
+) -> None:
     executor = make_executor(registry_of(a__module=module))
     agent = agent_of(executor)
     change(executor)  # later: the agent is there already
@@ -109,7 +111,7 @@ async def test_admitted_is_what_apcore_finds_valid(make_executor: Any, module: A
             await agent.admit(call_of(inputs))
 
 
-async def test_an_executor_that_is_not_apcores_may_have_a_pipeline_as_well() -> None:
+async def test_another_executor_can_have_a_pipeline() -> None:
     class Own:
         def __init__(self, executor: apcore.Executor) -> None:
             self.registry = executor.registry
@@ -121,7 +123,7 @@ async def test_an_executor_that_is_not_apcores_may_have_a_pipeline_as_well() -> 
         await agent.admit(call_of({"a": 1}))
 
 
-async def test_what_is_no_object_is_left_to_apcore() -> None:
+async def test_inputs_that_are_not_objects_are_left_to_apcore() -> None:
     class Text(RootModel[str]):
         pass
 
@@ -167,13 +169,13 @@ async def test_the_first_check_of_an_older_pipeline_that_fails_ends_the_dry_run(
     assert isinstance(await refusal(apcore.PipelineAbortError(step="own", explanation="no")), SkillNotFoundError)
 
 
-async def test_an_older_context_has_its_executor_from_the_start() -> None:
+async def test_an_older_context_is_created_with_its_executor() -> None:
     class Older:
         current_strategy = apcore.ExecutionStrategy("older", [])
 
     assert await find_failed_checks(Older(), "math.add", {}, object) == {}
 
 
-async def test_a_message_that_passes_is_run() -> None:
+async def test_a_message_that_passes_the_checks_runs() -> None:
     agent = agent_of(apcore.Executor(registry_of(math__add=Add())))
     assert (await run(agent, call_of({"a": 1, "b": 2}))).data == {"total": 3}

@@ -22,7 +22,7 @@ async def spied(*contents: Any, **fields: Any) -> Spy:
 
 
 @requirement("FR-EXE-003")
-async def test_peer_weakness_35_a_module_knows_who_is_asking() -> None:
+async def test_peer_weakness_35_a_module_knows_its_caller() -> None:
     caller = Caller(id="ada", type="service", roles=("admin", "dev"), attributes={"email": "ada@example.com"})
     spy = await spied("hi", caller=caller)
     identity = spy.context.identity
@@ -31,17 +31,17 @@ async def test_peer_weakness_35_a_module_knows_who_is_asking() -> None:
 
 
 @requirement("FR-EXE-003")
-async def test_nobody_is_asking_without_authentication() -> None:
+async def test_without_authentication_there_is_no_identity() -> None:
     assert (await spied("hi")).context.identity is None
 
 
-async def test_peer_weakness_30_nobody_outside_is_the_system() -> None:
+async def test_peer_weakness_30_no_client_is_the_system() -> None:
     spy = await spied("hi", caller=Caller(id="eve", type="system"))
     assert spy.context.identity.type == "user"
 
 
 @pytest.mark.parametrize("make_executor", EXECUTORS)
-async def test_an_acl_for_the_system_does_not_let_a_token_in(make_executor: Any) -> None:
+async def test_an_acl_for_the_system_does_not_accept_a_token(make_executor: Any) -> None:
     rule = apcore.ACLRule(callers=["@system"], targets=["*"], effect="allow")
     executor = make_executor(registry_of(math__add=Add()), acl=apcore.ACL(rules=[rule], default_effect="deny"))
     with pytest.raises(Exception, match="Task not found"):
@@ -85,12 +85,12 @@ async def test_a_new_conversation_has_no_history() -> None:
 
 
 @requirement("FR-MSG-003")
-async def test_peer_weakness_18_the_parts_that_were_not_used_are_there_too() -> None:
+async def test_peer_weakness_18_the_unused_parts_are_in_the_context() -> None:
     seen = (await spied("hi", {"more": 1}, Part(raw=b"\x00", media_type="image/png"))).seen
     assert seen[keys.PARTS] == [{"data": {"more": 1}}, {"raw": "AA==", "mediaType": "image/png"}]
 
 
-async def test_a_module_knows_when_it_must_be_done() -> None:
+async def test_a_module_knows_its_deadline() -> None:
     seen = (await spied("hi", deadline=time.monotonic() + 60)).seen
     assert 50 < seen[keys.DEADLINE] - time.time() <= 60
     assert (await spied("hi")).seen[keys.DEADLINE] is None
@@ -110,7 +110,7 @@ async def test_two_calls_share_no_data() -> None:
     assert (await run(agent, call_of("hi"))).data == {"marked": False}
 
 
-def test_the_names_are_extensions_by_apcores_rules() -> None:
+def test_the_keys_are_extensions_by_apcores_rules() -> None:
     names = [value for name, value in vars(keys).items() if name.isupper() and str(value).startswith("ext.")]
     assert len(names) == 7
     assert all(name.startswith("ext.a2a.") for name in names)

@@ -29,7 +29,7 @@ def heard(task: Task) -> Any:
 
 
 @requirement("FR-CTX-002")
-async def test_a_module_hears_what_was_said_in_its_context_oldest_first(speak_to: SpeakTo) -> None:
+async def test_a_module_receives_the_history_oldest_first(speak_to: SpeakTo) -> None:
     speaker = await speak_to(registry_of(a__listens=Listens()))
     first = await speaker.send("one")
     assert heard(first) == []
@@ -40,7 +40,7 @@ async def test_a_module_hears_what_was_said_in_its_context_oldest_first(speak_to
 
 
 @requirement("FR-CTX-002")
-async def test_of_a_long_conversation_the_last_hundred_messages_are_heard(speak_to: SpeakTo) -> None:
+async def test_a_module_receives_the_last_hundred_messages_of_a_long_conversation(speak_to: SpeakTo) -> None:
     speaker = await speak_to(registry_of(a__listens=Listens()))
     for number in range(52):
         last = await speaker.send(str(number), context_id="talk")
@@ -51,7 +51,7 @@ async def test_of_a_long_conversation_the_last_hundred_messages_are_heard(speak_
 
 
 @requirement("FR-CTX-002")
-async def test_how_many_messages_are_heard_can_be_chosen(speak_to: SpeakTo) -> None:
+async def test_the_number_of_history_messages_is_configurable(speak_to: SpeakTo) -> None:
     speaker = await speak_to(registry_of(a__listens=Listens()), limits=Limits(max_context_messages=2))
     for number in range(4):
         last = await speaker.send(str(number), context_id="talk")

@@ -40,7 +40,7 @@ def test_an_unknown_code_is_an_internal_error_whatever_its_class(error: Exceptio
 
 
 @pytest.mark.parametrize("code", [code for code in map(str, FAILURES) if code.isupper()])
-def test_every_row_of_the_table_is_told_as_it_says(code: str) -> None:
+def test_every_row_of_the_table_gives_its_error(code: str) -> None:
     error = apcore.ModuleError(code=code, message="/secret/path/x")
     kind, text, ours = FAILURES[code]
     failed = translate(error, SKILL, Caller())
@@ -52,7 +52,7 @@ def test_a_module_that_was_removed_before_it_was_called_is_not_found() -> None:
     assert (type(failed), failed.message) == (SkillNotFoundError, f"Skill not found: {SKILL}")
 
 
-async def test_a_module_that_is_switched_off_is_refused() -> None:
+async def test_a_disabled_module_is_rejected() -> None:
     if "toggle_state" not in inspect.signature(apcore.Executor).parameters:
         pytest.skip("this apcore switches nothing off by executor")
     from apcore.sys_modules.control import ToggleState
@@ -76,7 +76,7 @@ async def test_a_module_that_is_switched_off_is_refused() -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_what_another_module_refused_is_not_for_the_client(error: Exception) -> None:
+def test_an_input_error_of_another_module_is_internal(error: Exception) -> None:
     vars(error)["details"] = {**getattr(error, "details", {}), "module_id": "secret.module"}
     failed = translate(error, SKILL, Caller())
     assert isinstance(failed, AgentError)
@@ -119,10 +119,10 @@ async def test_a_call_of_a_module_that_is_missing_names_no_module() -> None:
         ("", ""),
     ],
 )
-def test_peer_weakness_31_texts_are_made_fit_to_be_seen(text: str | None, seen: str) -> None:
+def test_peer_weakness_31_texts_are_sanitized(text: str | None, seen: str) -> None:
     assert sanitize(text) == seen
 
 
 @given(st.text(max_size=2000))
-def test_any_text_can_be_made_fit(text: str) -> None:
+def test_any_text_can_be_sanitized(text: str) -> None:
     assert len(sanitize(text)) <= 500

@@ -76,7 +76,7 @@ def own_records(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
 
 
 @requirement("FR-ERR-001")
-async def test_an_unknown_skill_is_refused_by_name(speak_to: SpeakTo) -> None:
+async def test_an_unknown_skill_is_rejected_by_name(speak_to: SpeakTo) -> None:
     speaker = await speak_to(registry_of(math__add=Add()))
     refused = await refusal(speaker, message(Part(text="hi"), skill="math.sub"))
     if speaker.version == "0.3":
@@ -88,7 +88,7 @@ async def test_an_unknown_skill_is_refused_by_name(speak_to: SpeakTo) -> None:
 
 
 @requirement("FR-ERR-002")
-async def test_wrong_input_is_refused_with_the_names_of_the_fields(speak_to: SpeakTo) -> None:
+async def test_invalid_input_is_rejected_with_the_names_of_the_fields(speak_to: SpeakTo) -> None:
     module = Add()
     speaker = await speak_to(registry_of(math__add=module))
     refused = await refusal(speaker, message(Part(data={"a": "many"})))
@@ -104,7 +104,7 @@ async def test_wrong_input_is_refused_with_the_names_of_the_fields(speak_to: Spe
 
 @requirement("FR-ERR-003", "FR-EXE-003")
 @pytest.mark.parametrize("content", [{"a": 1, "b": 2}, {"a": "wrong"}], ids=["right", "wrong"])
-async def test_who_may_not_call_is_told_of_no_task_and_the_log_names_them(
+async def test_a_caller_without_access_receives_task_not_found_and_is_named_in_the_log(
     speak_to: SpeakTo, content: Data, caplog: pytest.LogCaptureFixture
 ) -> None:
     module = Add()
@@ -143,14 +143,14 @@ async def test_a_module_that_fails_is_an_internal_error_with_a_reference(
 
 
 @requirement("FR-ERR-005")
-async def test_a_timeout_says_so_and_not_how_long(speak_to: SpeakTo) -> None:
+async def test_a_timeout_is_reported_without_its_duration(speak_to: SpeakTo) -> None:
     text, metadata = await failure_of(speak_to, apcore.ModuleTimeoutError(module_id=SKILL, timeout_ms=1234))
     assert text == "Execution timed out"
     assert metadata == {"type": "ModuleTimeoutError", "code": -32603}
 
 
 @requirement("FR-ERR-006")
-async def test_invalid_input_says_what_is_wrong_with_it(speak_to: SpeakTo) -> None:
+async def test_invalid_input_is_reported_with_its_description(speak_to: SpeakTo) -> None:
     error = apcore.InvalidInputError(message="the file /srv/data/in.csv has 1/2 of the lines")
     text, metadata = await failure_of(speak_to, error)
     assert text == "Invalid input: the file … has 1/2 of the lines"
@@ -182,7 +182,7 @@ async def test_a_safety_limit_is_named_by_its_type_alone(speak_to: SpeakTo, erro
     ],
     ids=["a code that is not known", "no error of apcore's"],
 )
-async def test_anything_else_is_an_internal_error_and_in_the_log(
+async def test_any_other_exception_is_an_internal_error_and_logged(
     speak_to: SpeakTo, error: Exception, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR):
@@ -208,7 +208,7 @@ async def test_a_middleware_that_fails_is_an_internal_error(speak_to: SpeakTo) -
     assert "token" not in json.dumps(metadata)
 
 
-async def test_a_right_that_was_lost_on_the_way_is_a_failed_task_that_names_nothing(
+async def test_access_revoked_during_the_run_fails_the_task_without_details(
     speak_to: SpeakTo, caplog: pytest.LogCaptureFixture
 ) -> None:
     error = apcore.ACLDeniedError(caller_id="secret.caller", target_id="secret.target")
@@ -220,7 +220,7 @@ async def test_a_right_that_was_lost_on_the_way_is_a_failed_task_that_names_noth
     assert (record.__dict__["caller"], record.__dict__["module_id"]) == ("anonymous", SKILL)
 
 
-async def test_the_end_of_a_stream_says_the_same(speak_to: SpeakTo) -> None:
+async def test_the_end_of_a_stream_has_the_same_error(speak_to: SpeakTo) -> None:
     error = apcore.ModuleTimeoutError(module_id=SKILL, timeout_ms=1)
     speaker = await speak_to(registry_of(a__module=Raises(error)))
     async with speaker.stream("go") as stream:
@@ -231,7 +231,7 @@ async def test_the_end_of_a_stream_says_the_same(speak_to: SpeakTo) -> None:
 
 
 @requirement("FR-ERR-005")
-async def test_our_own_limit_is_told_as_apcores(speak_to: SpeakTo) -> None:
+async def test_execution_timeout_is_reported_as_apcores_timeout(speak_to: SpeakTo) -> None:
     speaker = await speak_to(registry_of(a__module=Waits()), execution_timeout=0.01)
     text, metadata = failure(await speaker.send("go"))
     assert text == "Execution timed out"

@@ -106,7 +106,7 @@ def test_a_pydantic_model_gets_its_integers_at_any_depth() -> None:
         {"$ref": "#/$defs/Circle"},
     ],
 )
-def test_a_schema_of_a_dict_says_integer_in_any_of_its_ways(schema: dict[str, Any]) -> None:
+def test_every_form_of_integer_in_a_dict_schema_counts(schema: dict[str, Any]) -> None:
     definitions = {"Count": INTEGER, "A/B ~": INTEGER, "Circle": {"allOf": [{"$ref": "#/$defs/Circle"}, INTEGER]}}
     assert same(inputs_of(taking(schema, **definitions), {"x": 5.0}), {"x": 5})
 
@@ -138,7 +138,7 @@ def test_lists_and_objects_are_followed(schema: dict[str, Any], data: Any, expec
         ({"n": 1.0}, {"n": 1.0}),
     ],
 )
-def test_of_alternatives_the_one_that_fits_decides(data: Any, expected: Any) -> None:
+def test_the_matching_alternative_decides(data: Any, expected: Any) -> None:
     def one(kind: dict[str, Any], number: dict[str, Any]) -> dict[str, Any]:
         return {"type": "object", "required": ["kind"], "properties": {"kind": kind, "n": number, "any": True}}
 
@@ -147,7 +147,7 @@ def test_of_alternatives_the_one_that_fits_decides(data: Any, expected: Any) -> 
 
 
 @pytest.mark.parametrize("value", [5.5, 1e300, -1e300, 2.0**53 + 2, 2**60, 10**400, True, "5.0", None])
-def test_what_is_no_whole_number_that_a_double_holds_stays_as_it_came(value: Any) -> None:
+def test_a_value_that_is_not_an_exact_integer_is_unchanged(value: Any) -> None:
     assert same(inputs_of(taking(INTEGER), {"x": value}), {"x": value})
 
 
@@ -166,24 +166,24 @@ def test_what_is_no_whole_number_that_a_double_holds_stays_as_it_came(value: Any
         {},
     ],
 )
-def test_where_the_schema_does_not_say_integer_a_float_stays_one(schema: dict[str, Any]) -> None:
+def test_a_float_stays_a_float_unless_the_schema_says_integer(schema: dict[str, Any]) -> None:
     described = taking(schema)
     described["properties"]["y"] = INTEGER
     assert same(inputs_of(described, {"x": 5.0, "y": 5.0}), {"x": 5.0, "y": 5})
 
 
-def test_a_module_without_integers_gets_what_was_sent() -> None:
+def test_a_module_without_integers_receives_the_input_unchanged() -> None:
     assert same(inputs_of(taking(NUMBER), {"x": 5.0}), {"x": 5.0})
     assert same(inputs_of(None, {"x": 5.0}), {"x": 5.0})
 
 
 @given(WHOLE, st.floats(allow_nan=False, allow_infinity=False))
-def test_every_whole_number_is_exact_and_every_float_its_own(whole: int, real: float) -> None:
+def test_every_integer_is_exact_and_every_float_unchanged(whole: int, real: float) -> None:
     schema = {"type": "object", "properties": {"whole": INTEGER, "real": NUMBER}}
     assert same(inputs_of(schema, {"whole": float(whole), "real": real}), {"whole": whole, "real": real})
 
 
-def test_numbers_in_text_are_read_alike() -> None:
+def test_numbers_in_text_are_restored_as_well() -> None:
     module = modules_of(a__module=Returns({}, input_schema=Pair)).find("a.module")
     assert module is not None
     assert same(to_inputs((Part(text='{"a": 1.0, "b": 2}'),), module)[0], {"a": 1, "b": 2})
@@ -197,7 +197,7 @@ class Strict(BaseModel, strict=True):
     "schema",
     [Strict, pytest.param(taking(INTEGER), marks=needs_pipeline)],  # 0.6.0 runs no module whose schema is a dict
 )
-async def test_the_module_gets_the_integer_and_the_sender_keeps_the_message(schema: Any) -> None:
+async def test_the_module_receives_the_integer_and_the_message_is_unchanged(schema: Any) -> None:
     spy = Spy()
     spy.input_schema = schema  # type: ignore[attr-defined]  # what apcore looks for
     call = call_of({"x": 5.0})
@@ -215,7 +215,7 @@ async def test_the_module_gets_the_integer_and_the_sender_keeps_the_message(sche
     ],
     ids=["numbers", "rows", "properties"],
 )
-async def test_a_large_value_costs_a_few_calls_for_each_that_is_in_it(schema: Any, value: Any) -> None:
+async def test_a_large_value_costs_a_few_calls_per_item(schema: Any, value: Any) -> None:
     integers = IntegerSchema(taking(schema, row={"type": "object", "properties": {"n": INTEGER}}))
 
     async def restore(size: int) -> None:

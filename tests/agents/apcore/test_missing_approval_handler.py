@@ -36,7 +36,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
 
 @needs_to_know
 @requirement("FR-EXE-002")
-async def test_the_caller_is_asked_and_the_call_is_made_once_they_approve(speak_to: SpeakTo) -> None:
+async def test_the_caller_is_asked_and_the_call_is_made_once_after_the_approval(speak_to: SpeakTo) -> None:
     pay = Pay()
     speaker = await speak_to(apcore.Executor(registry_of(bank__pay=pay)))
     asked = await send(speaker, AMOUNT)
@@ -60,7 +60,7 @@ async def test_the_caller_is_asked_and_the_call_is_made_once_they_approve(speak_
 
 
 @needs_to_know
-async def test_what_the_caller_rejects_is_not_run(speak_to: SpeakTo) -> None:
+async def test_a_rejected_call_does_not_run(speak_to: SpeakTo) -> None:
     pay = Pay()
     speaker = await speak_to(apcore.Executor(registry_of(bank__pay=pay)))
     asked = await send(speaker, AMOUNT)
@@ -70,7 +70,7 @@ async def test_what_the_caller_rejects_is_not_run(speak_to: SpeakTo) -> None:
 
 
 @needs_to_know
-async def test_where_callers_may_not_approve_they_do_not(speak_to: SpeakTo) -> None:
+async def test_callers_cannot_approve_if_they_may_not(speak_to: SpeakTo) -> None:
     pay = Pay()
     speaker = await speak_to(apcore.Executor(registry_of(bank__pay=pay)), approvals_by_caller=False)
     asked = await send(speaker, AMOUNT)
@@ -79,7 +79,7 @@ async def test_where_callers_may_not_approve_they_do_not(speak_to: SpeakTo) -> N
 
 
 @needs_to_know
-async def test_the_module_finds_who_approved() -> None:
+async def test_the_context_has_the_caller_who_approved() -> None:
     spy = Spy()
     vars(spy)["annotations"] = GATED
     agent = agent_of(apcore.Executor(registry_of(a__spy=spy)))
@@ -90,13 +90,13 @@ async def test_the_module_finds_who_approved() -> None:
 
 
 @needs_to_know
-async def test_what_requires_no_approval_is_not_asked_about() -> None:
+async def test_a_module_without_requires_approval_runs_without_a_question() -> None:
     outcome = await run(agent_of(apcore.Executor(registry_of(math__add=Add()))), call_of({"a": 1, "b": 2}))
     assert outcome.data == {"total": 3}
 
 
 @needs_approvals
-async def test_a_handler_that_came_later_is_asked_instead() -> None:
+async def test_a_handler_that_is_set_later_is_asked_instead() -> None:
     executor = apcore.Executor(registry_of(bank__pay=Pay()))
     agent = agent_of(executor)
     desk = Desk()
@@ -106,7 +106,7 @@ async def test_a_handler_that_came_later_is_asked_instead() -> None:
     assert outcome.metadata["approvalId"] == "approval-1"
 
 
-async def test_where_apcore_knows_no_approvals_the_caller_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_caller_is_asked_on_an_apcore_without_approvals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(approvals, "HAS_APPROVALS", False)  # as before 0.7
     pay = Pay()
     agent = agent_of(Own(registry_of(bank__pay=pay)))
@@ -115,7 +115,7 @@ async def test_where_apcore_knows_no_approvals_the_caller_is_asked(monkeypatch: 
     assert (await reply(agent, outcome, "approve")).data == {"called": "bank.pay"}
 
 
-async def test_a_policy_that_refuses_refuses_without_a_question() -> None:
+async def test_a_strict_policy_rejects_without_a_question() -> None:
     if not hasattr(apcore, "ExecutionPolicy") or not TELLS:
         pytest.skip("this apcore has no policies, or does not tell them")
     pay = Pay()
@@ -129,7 +129,7 @@ async def test_a_policy_that_refuses_refuses_without_a_question() -> None:
 
 
 @needs_to_know
-def test_an_executor_that_nobody_asks_for_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_executor_without_an_approval_handler_logs_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         agent_of(apcore.Executor(registry_of(bank__pay=Pay(), math__add=Add())))
     (record,) = warnings(caplog)
@@ -150,7 +150,9 @@ class Own:
 
 
 @needs_approvals
-async def test_an_executor_that_does_not_tell_is_warned_about_and_believed(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_executor_that_does_not_expose_its_handler_logs_a_warning_and_is_called(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with caplog.at_level(logging.WARNING):
         agent = agent_of(Own(registry_of(bank__pay=Pay())))
     (record,) = warnings(caplog)
@@ -162,7 +164,7 @@ async def test_an_executor_that_does_not_tell_is_warned_about_and_believed(caplo
 
 
 @needs_approvals
-def test_who_has_a_handler_and_who_needs_none_is_not_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_executor_with_a_handler_or_without_need_of_one_logs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         if TELLS:
             agent_of(apcore.Executor(registry_of(bank__pay=Pay()), approval_handler=Desk()))

@@ -42,7 +42,7 @@ async def test_peer_weakness_3_integers_stay_exact(big: int) -> None:
     assert isinstance(outcome.data["total"], int)
 
 
-async def test_what_a_module_does_to_its_inputs_does_not_change_the_message() -> None:
+async def test_a_module_that_changes_its_inputs_does_not_change_the_message() -> None:
     class Vandal:
         description = "Change the inputs"
 
@@ -88,7 +88,7 @@ async def test_peer_weakness_12_retries_and_output_checks_work() -> None:
     assert (await run(agent_of(executor), call_of({"a": 1, "b": 2}))).data == {"total": 2}
 
 
-async def test_peer_weakness_12_wrong_output_fails_the_run_and_blames_nobody_else() -> None:
+async def test_peer_weakness_12_invalid_output_fails_the_run() -> None:
     class Wrong(Add):
         async def execute(self, inputs: Data, context: Any) -> Data:
             return {"totally": "wrong"}
@@ -115,7 +115,7 @@ class Waits:
         return {}
 
 
-async def test_a_canceled_run_ends_at_once_and_takes_the_module_with_it() -> None:
+async def test_a_canceled_run_ends_at_once_and_cancels_its_module() -> None:
     module = Waits()
     async with asyncio.timeout(5):
         running = asyncio.ensure_future(run(agent_of(a__waits=module), call_of("go")))
@@ -126,7 +126,7 @@ async def test_a_canceled_run_ends_at_once_and_takes_the_module_with_it() -> Non
         await module.canceled.wait()  # apcore 0.32 by itself would let it run on
 
 
-async def test_a_canceled_run_of_a_users_executor_ends_at_once_and_its_module_is_told() -> None:
+async def test_a_canceled_run_of_a_custom_executor_ends_at_once_and_sets_the_token() -> None:
     """Whether the module is canceled, too, is for that executor to say: apcore 0.32 lets it run on."""
     module, token = Waits(), CancelToken()
     async with asyncio.timeout(5):
@@ -166,7 +166,7 @@ async def test_a_task_canceled_before_it_begins_runs_nothing() -> None:
     assert spy.context is None
 
 
-async def test_a_module_may_say_what_the_client_reads() -> None:
+async def test_an_agent_error_of_a_module_is_the_text_for_the_client() -> None:
     with pytest.raises(AgentError) as failed:
         await run(agent_of(a__bank=Raises(AgentError("The balance is too low", kind="BalanceTooLow"))), call_of("go"))
     assert (failed.value.message, failed.value.kind) == ("The balance is too low", "BalanceTooLow")

@@ -37,7 +37,7 @@ def only(**modules: Any) -> ModuleInfo:
     return found
 
 
-def test_a_module_is_described_by_what_it_says() -> None:
+def test_a_module_is_described_by_its_attributes() -> None:
     example = apcore.ModuleExample(title="Small", inputs={"a": 1, "b": 2}, output={"total": 3})
     module = Add()
     vars(module).update(examples=[example], version="2.1.0")
@@ -55,7 +55,7 @@ def test_a_module_is_described_by_what_it_says() -> None:
     assert (found.streams, found.hidden, found.is_skill) == (False, False, True)
 
 
-def test_a_module_that_says_nothing_is_described_by_defaults() -> None:
+def test_a_module_without_attributes_is_described_by_defaults() -> None:
     found = only(a__module=Returns({}))
     assert (found.annotations, found.examples, found.input_schema, found.output_schema) == (None, (), {}, {})
     assert (found.tags, found.display) == ((), {})
@@ -67,7 +67,7 @@ def test_annotations_may_be_a_dict() -> None:
     assert found.annotations == Annotations(destructive=True, open_world=False)
 
 
-def test_a_function_is_a_module_too() -> None:
+def test_a_function_can_be_a_module() -> None:
     registry = apcore.Registry()
 
     @apcore_module(id="math.double", description="Double a number", registry=registry)  # type: ignore[untyped-decorator]
@@ -84,7 +84,7 @@ def test_a_stream_method_makes_a_module_a_streaming_one() -> None:
 
 
 @pytest.mark.parametrize("where", ["metadata", "attribute"])
-def test_display_is_found_where_apcore_leaves_it(where: str) -> None:
+def test_display_is_found_wherever_apcore_keeps_it(where: str) -> None:
     display = {"alias": "Nice"}
     attributes = {"metadata": {"display": display}} if where == "metadata" else {"display": display}
     assert only(a__module=Returns({}, **attributes)).display == display
@@ -105,7 +105,7 @@ def test_modules_come_sorted_and_without_apcores_own() -> None:
     assert [module.id for module in open_modules(registry)] == ["a.one", "b.two"]
 
 
-def test_hidden_modules_are_modules_but_no_skills() -> None:
+def test_hidden_modules_are_modules_but_not_skills() -> None:
     if not hasattr(apcore.ModuleAnnotations(), "discoverable"):
         pytest.skip("this apcore hides nothing")
     found = only(secret__tool=Returns({}, annotations=apcore.ModuleAnnotations(discoverable=False)))
@@ -122,7 +122,7 @@ def test_an_unknown_module_is_not_found(module_id: str) -> None:
     assert modules_of(math__add=Add()).find(module_id) is None
 
 
-def test_peer_weakness_16_a_module_registered_anew_is_described_anew() -> None:
+def test_peer_weakness_16_a_module_registered_again_is_described_again() -> None:
     registry = registry_of(a__module=Returns({}))
     modules = open_modules(registry)
     assert modules.find("a.module").description == "Return a value"  # type: ignore[union-attr]  # or the test fails
@@ -133,7 +133,7 @@ def test_peer_weakness_16_a_module_registered_anew_is_described_anew() -> None:
     assert modules.find("a.module") is None
 
 
-def test_a_change_on_any_thread_is_told_on_that_thread() -> None:
+def test_a_change_on_any_thread_calls_the_watcher_on_that_thread() -> None:
     registry = registry_of(math__add=Add())
     told: list[int] = []
     open_modules(registry).watch(lambda: told.append(threading.get_ident()))
@@ -144,7 +144,7 @@ def test_a_change_on_any_thread_is_told_on_that_thread() -> None:
     assert told == [threading.get_ident(), worker.ident]
 
 
-def test_a_module_without_description_is_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_module_without_a_description_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     modules = modules_of(nameless__tool=Returns({}, description=""))
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
@@ -154,7 +154,7 @@ def test_a_module_without_description_is_warned_about_once(caplog: pytest.LogCap
     ]
 
 
-def test_a_module_that_cannot_be_described_is_left_out_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_only_the_module_that_cannot_be_described_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     class Odd(BaseModel):
         callback: Callable[[], None]  # has no JSON Schema
 
@@ -178,7 +178,7 @@ def test_a_module_that_cannot_be_described_is_left_out_alone(caplog: pytest.LogC
     ],
     ids=["description", "half", "tag", "display", "alias", "tags", "example", "schema"],
 )
-def test_a_module_that_no_card_can_show_is_left_out_alone(
+def test_only_the_module_that_a_card_cannot_contain_is_left_out(
     says: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     modules = modules_of(math__add=Add(), odd__one=Returns({}, **says))

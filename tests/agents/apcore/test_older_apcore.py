@@ -66,12 +66,12 @@ ERROR = {"field": "a", "code": "int_type", "message": "Input should be a valid i
 
 
 @pytest.mark.parametrize("executor", [Executor06(), Executor06(Acl(True)), Executor09(Check("acl", None))])
-async def test_a_call_that_passes_is_run(executor: Any) -> None:
+async def test_a_call_that_passes_the_checks_runs(executor: Any) -> None:
     assert (await run(agent_on(executor), call_of({"a": 1, "b": 2}))).data == {"total": 3}
 
 
 @pytest.mark.parametrize("executor", [Executor06(errors=[ERROR]), Executor09(Check("schema", {"errors": [ERROR]}))])
-async def test_fields_are_named_as_apcore_named_them(executor: Any) -> None:
+async def test_fields_have_the_names_that_apcore_gives(executor: Any) -> None:
     with pytest.raises(InvalidParamsError) as refused:
         await agent_on(executor).admit(call_of({"a": "x"}))
     assert refused.value.violations == (Violation("a", "Input should be a valid integer", "int_type"),)
@@ -87,7 +87,7 @@ async def test_errors_may_be_objects() -> None:
     assert refused.value.violations == (Violation("a", "Input should be a valid integer", "int_type"),)
 
 
-async def test_fields_are_named_where_apcore_lost_them_all() -> None:
+async def test_fields_are_named_even_if_apcore_omits_their_names() -> None:
     lost = Check("schema", {"code": "STEP_INPUT_VALIDATION_FAILED", "message": "Input validation failed: ..."})
     with pytest.raises(InvalidParamsError) as refused:
         await agent_on(Executor09(lost)).admit(call_of({"a": "x"}))
@@ -101,7 +101,7 @@ async def test_fields_are_named_where_apcore_lost_them_all() -> None:
         Executor09(Check("schema", {"errors": [ERROR]}), Check("acl", {"message": "no"})),
     ],
 )
-async def test_access_is_judged_before_the_schema_is_told(executor: Any) -> None:
+async def test_access_is_checked_before_the_schema_is_revealed(executor: Any) -> None:
     with pytest.raises(TaskNotFoundError):
         await agent_on(executor).admit(call_of({"a": "x"}))
 
@@ -123,7 +123,7 @@ async def test_fields_of_a_schema_that_is_a_dict_are_named(error: Data, violatio
 
 
 @needs_approvals
-async def test_without_an_approval_handler_no_token_is_given() -> None:
+async def test_without_an_approval_handler_no_token_is_passed() -> None:
     class Asking(Executor06):  # before 0.27 a token that no gate takes reaches the module
         calls: list[Data] = []  # noqa: RUF012  # one test, one list
 

@@ -88,7 +88,7 @@ async def test_an_output_becomes_the_parts_of_one_artifact(speak_to: SpeakTo, ou
 
 
 @requirement("FR-MSG-004")
-async def test_nothing_is_an_empty_artifact_and_null_where_a_part_is_required(speak_to: SpeakTo) -> None:
+async def test_none_is_an_empty_artifact_or_null_if_a_part_is_required(speak_to: SpeakTo) -> None:
     speaker = await speak_to(registry_of(a__module=Returns(None)))
     response = await speaker.http.send(speaker.request(Operation.SEND, speaker.message("go")))
     said = json.dumps(response.json())
@@ -112,7 +112,7 @@ async def test_nothing_is_an_empty_artifact_and_null_where_a_part_is_required(sp
     ],
     ids=["a string", "a list", "a string, by a dict", "a list, by a dict"],
 )
-async def test_an_output_that_is_no_object_is_compared_with_its_schema(
+async def test_an_output_that_is_not_an_object_is_validated(
     speak_to: SpeakTo, schema: Any, output: Any, part: Part
 ) -> None:
     if isinstance(schema, dict) and not hasattr(apcore, "PipelineEngine"):
@@ -123,7 +123,7 @@ async def test_an_output_that_is_no_object_is_compared_with_its_schema(
 
 @needs_pipeline
 @pytest.mark.parametrize("schema", ["input_schema", "output_schema"])
-async def test_an_empty_schema_is_one_that_anything_matches(speak_to: SpeakTo, schema: str) -> None:
+async def test_an_empty_schema_accepts_any_output(speak_to: SpeakTo, schema: str) -> None:
     empty: Data = {schema: {}}
     speaker = await speak_to(registry_of(a__module=Returns("hello", **empty)))
     assert parts_of(await speaker.send("go")) == [Part(text="hello")]
@@ -144,13 +144,13 @@ async def test_an_output_that_does_not_match_its_schema_fails_the_task(speak_to:
 
 
 @needs_pipeline
-async def test_nothing_matches_every_schema(speak_to: SpeakTo) -> None:
+async def test_none_matches_every_schema(speak_to: SpeakTo) -> None:
     """So newer apcore has it; 0.6.0 compares None as any other output."""
     speaker = await speak_to(registry_of(a__module=Returns(None, output_schema=Reading)))
     assert parts_of(await speaker.send("go")) in ([], [data(None)])
 
 
-async def test_another_module_gets_what_the_first_one_returned(speak_to: SpeakTo) -> None:
+async def test_a_calling_module_receives_the_output_of_the_called_module(speak_to: SpeakTo) -> None:
     class Calls:
         description = "Call a.module, and return what came"
 
@@ -180,7 +180,7 @@ async def test_middleware_sees_an_object_and_may_change_it(speak_to: SpeakTo) ->
 
 @needs_pipeline
 @pytest.mark.parametrize("schema", [Word, Numbers], ids=["string", "array"])
-def test_an_executor_that_can_only_return_objects_is_refused_modules_that_return_others(schema: Any) -> None:
+def test_an_executor_limited_to_objects_rejects_modules_with_other_outputs(schema: Any) -> None:
     executor = apcore.Executor(registry_of(a__module=Returns("hello", output_schema=schema)))
     with pytest.raises(ValueError, match=r"a\.module.*ServedExecutor"):
         agent_of(executor)

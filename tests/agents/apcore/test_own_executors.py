@@ -45,24 +45,24 @@ async def test_an_executor_that_takes_no_context_is_called_without_one(speak_to:
     assert executor.calls == [("math.add", {"a": 1, "b": 2})]
 
 
-async def test_a_context_is_given_by_name_where_it_is_taken_so(speak_to: SpeakTo) -> None:
+async def test_a_context_is_passed_by_keyword_if_it_is_keyword_only(speak_to: SpeakTo) -> None:
     task = await (await speak_to(WithContext(math__add=Add()))).send('{"a": 1, "b": 2}')
     assert task.artifacts[0].parts == [Part(data={"trace": True}, media_type="application/json")]
 
 
-async def test_a_module_that_streams_is_called_where_the_executor_cannot_stream(speak_to: SpeakTo) -> None:
+async def test_a_streaming_module_is_called_normally_if_the_executor_cannot_stream(speak_to: SpeakTo) -> None:
     task = await (await speak_to(Bare(a__counts=Counts({"n": 1})))).send("go")
     assert task.status.state is TaskState.COMPLETED
     assert task.artifacts[0].parts == [Part(data={"called": "a.counts"}, media_type="application/json")]
 
 
-async def test_a_stream_may_take_no_context_either(speak_to: SpeakTo) -> None:
+async def test_stream_of_an_executor_need_not_take_a_context(speak_to: SpeakTo) -> None:
     speaker = await speak_to(Streaming(a__counts=Counts({"n": 1})))
     task = await speaker.send("go")
     assert task.artifacts[0].parts == [Part(data={"a": 1, "b": 2}, media_type="application/json")]
 
 
-def test_apcores_own_methods_are_called_as_they_are() -> None:
+def test_methods_of_apcore_are_called_without_a_wrapper() -> None:
     async def third(module_id: str, inputs: Data, ctx: Any = None) -> None: ...
 
     async def anything(*args: Any, **options: Any) -> None: ...
@@ -76,7 +76,9 @@ def test_apcores_own_methods_are_called_as_they_are() -> None:
 @requirement("FR-AGC-002")
 @pytest.mark.parametrize(("make", "streams"), [(Bare, False), (Streaming, True)])
 @pytest.mark.parametrize("path", ["/.well-known/agent.json", "/.well-known/agent-card.json"])
-async def test_the_card_says_what_the_executor_can(speak_to: SpeakTo, make: Any, streams: bool, path: str) -> None:
+async def test_the_card_states_whether_the_executor_streams(
+    speak_to: SpeakTo, make: Any, streams: bool, path: str
+) -> None:
     speaker = await speak_to(make(a__counts=Counts({"n": 1})))
     capabilities = (await speaker.http.get(path)).json()["capabilities"]
     assert capabilities["streaming"] is streams
@@ -85,7 +87,7 @@ async def test_the_card_says_what_the_executor_can(speak_to: SpeakTo, make: Any,
 
 
 @requirement("FR-AGC-002")
-async def test_the_card_of_a_registry_says_that_it_streams(speak_to: SpeakTo) -> None:
+async def test_the_card_of_a_registry_states_that_it_streams(speak_to: SpeakTo) -> None:
     speaker = await speak_to(registry_of(math__add=Add()))
     card = (await speaker.http.get("/.well-known/agent.json")).json()
     assert card["capabilities"]["streaming"] is True
@@ -93,6 +95,6 @@ async def test_the_card_of_a_registry_says_that_it_streams(speak_to: SpeakTo) ->
         assert len(await stream.rest()) > 1
 
 
-def test_an_executor_without_threads_of_ours_has_none_that_are_stuck_and_always_room() -> None:
+def test_a_custom_executor_has_no_stuck_threads_and_full_capacity() -> None:
     agent = agent_of(Bare(math__add=Add()))
     assert (agent.stuck_threads, agent.thread_capacity) == (0, MAX_THREADS)

@@ -84,13 +84,13 @@ def test_integers_in_text_stay_exact(number: int) -> None:
     "text",
     ["add 1 and 2", "", "[1, 2]", "3", "{", '{"a": NaN}', "[" * 100_000, '{"a":' * 65 + "1" + "}" * 65, '"\\ud800"'],
 )
-def test_text_that_is_no_json_object_is_refused(text: str) -> None:
+def test_text_that_is_not_a_json_object_is_rejected(text: str) -> None:
     with pytest.raises(InvalidParamsError, match=r"^Invalid JSON in TextPart$"):
         inputs_of(Pair, Part(text=text))
 
 
 @pytest.mark.parametrize("data", [[1, 2], 3, "text", None, True])
-def test_data_that_is_no_object_is_refused(data: object) -> None:
+def test_data_that_is_not_an_object_is_rejected(data: object) -> None:
     with pytest.raises(InvalidParamsError, match="must be a JSON object"):
         inputs_of(Pair, Part(data=data))
 
@@ -102,7 +102,7 @@ def test_text_is_the_input_of_a_module_that_takes_a_string() -> None:
 
 @requirement("FR-MSG-003")
 @pytest.mark.parametrize("text", ["hello", "3", "[1]", '{"other": 1}', "{not json"])
-def test_text_goes_to_the_only_property_if_that_is_a_string(text: str) -> None:
+def test_text_fills_the_only_property_if_that_is_a_string(text: str) -> None:
     assert inputs_of(Text, Part(text=text)) == {"text": text}
 
 
@@ -132,7 +132,7 @@ def test_a_file_by_value_is_a_dict_with_base64() -> None:
     assert inputs_of(Picture, part) == {"picture": {"bytes": "AP8=", "name": "", "mimeType": "image/png"}}
 
 
-def test_a_file_for_a_module_that_takes_none_is_refused() -> None:
+def test_a_file_is_rejected_by_a_module_that_takes_none() -> None:
     with pytest.raises(ContentTypeNotSupportedError, match="takes no files"):
         inputs_of(Pair, Part(raw=b"\x00"))
 
@@ -148,7 +148,7 @@ def test_peer_weakness_18_of_several_parts_the_first_that_fits_is_read(model: An
 
 
 @requirement("FR-MSG-003")
-def test_a_message_without_parts_is_refused() -> None:
+def test_a_message_without_parts_is_rejected() -> None:
     with pytest.raises(InvalidParamsError, match=r"^Message must contain at least one Part$"):
         inputs_of(Pair)
 
@@ -159,7 +159,7 @@ def test_the_input_is_a_copy() -> None:
     assert data == {"list": [1]}
 
 
-def test_an_approval_token_is_taken_out() -> None:
+def test_an_approval_token_is_removed() -> None:
     assert inputs_of(Pair, Part(data={"a": 1, "_approval_token": "x"})) == {"a": 1}
     assert inputs_of(Pair, Part(text='{"a": 1, "_approval_token": "x"}')) == {"a": 1}
     assert inputs_of(None, Part(data={"_approval_token": {"not": "text"}})) == {}
@@ -215,11 +215,11 @@ def test_text_becomes_text() -> None:
 
 
 @pytest.mark.parametrize(("magic", "kind"), [*MAGIC.items(), (b"", "application/octet-stream")])
-def test_bytes_become_a_file_of_the_kind_they_begin_as(magic: bytes, kind: str) -> None:
+def test_bytes_become_a_file_with_the_media_type_of_their_first_bytes(magic: bytes, kind: str) -> None:
     assert output_parts(copy_output(magic + b"...")) == [Part(raw=magic + b"...", media_type=kind)]
 
 
-def test_bytes_in_an_object_become_files_beside_the_rest() -> None:
+def test_bytes_in_an_object_become_files_beside_the_data() -> None:
     assert output_parts(copy_output({"picture": b"GIF89a", "width": 3, "raw": bytearray(b"\x00")})) == [
         Part(data={"width": 3, "raw": "AA=="}, media_type="application/json"),
         Part(raw=b"GIF89a", filename="picture", media_type="image/gif"),
@@ -246,7 +246,7 @@ def circle() -> list[Any]:
 @pytest.mark.parametrize(
     "value", [object(), {"a": lambda: None}, circle(), {("a", "tuple"): 1}], ids=lambda value: type(value).__name__
 )
-def test_what_has_no_json_form_is_a_clear_failure(value: Any) -> None:
+def test_a_value_without_a_json_form_is_a_clear_failure(value: Any) -> None:
     with pytest.raises(InvalidAgentResponseError, match="no JSON form"):
         copy_output(value)
 
@@ -283,7 +283,7 @@ def test_a_schema_that_refers_to_itself_does_not_hang_the_reading() -> None:
     assert inline(tree) == {"properties": {"next": {}}}
 
 
-def test_text_that_would_be_too_many_values_is_a_text() -> None:
+def test_json_text_with_too_many_values_is_read_as_text() -> None:
     listed = "[" + "{}," * 50_000 + "{}]"
     many = f'{{"text":{listed}}}'
     assert inputs_of(Text, Part(text=many)) == {"text": many}

@@ -83,7 +83,7 @@ async def logged_by_us(module: Any, inputs: Data, *, rules: Data | None = None, 
 
 @pytest.mark.parametrize("schema", [Anything, Marked, Nested])
 @given(inputs=st.dictionaries(NAMES, VALUES, max_size=4))
-async def test_whatever_apcore_redacts_is_redacted(schema: Any, inputs: Data) -> None:
+async def test_all_fields_that_apcore_redacts_are_redacted(schema: Any, inputs: Data) -> None:
     inputs = {name: {"pin": value} if name == "inner" else value for name, value in inputs.items()}
     assert await logged_by_us(Echo(schema), inputs) == await logged_by_apcore(Echo(schema), inputs)
 
@@ -94,9 +94,7 @@ async def test_whatever_apcore_redacts_is_redacted(schema: Any, inputs: Data) ->
     "inputs",
     [{"a": "Bearer x"}, {"pin": 1}, {"a": [{"Colours": {"b": 1}}]}, {"session": "s"}, {f"{'x' * 1000}password": "s"}],
 )
-async def test_rules_of_the_configuration_and_what_a_middleware_adds_count(
-    inputs: Data, more: Data, schema: Any
-) -> None:
+async def test_rules_of_the_configuration_and_of_middleware_apply(inputs: Data, more: Data, schema: Any) -> None:
     for rules in (None, RULES):
         alone = await logged_by_apcore(Echo(schema), inputs, rules=rules, **more)
         assert await logged_by_us(Echo(schema), inputs, rules=rules, **more) == alone
@@ -104,13 +102,13 @@ async def test_rules_of_the_configuration_and_what_a_middleware_adds_count(
 
 @needs_pipeline
 @pytest.mark.parametrize("output", ["a secret", 3, [{"pin": 1}]])
-async def test_an_output_that_is_no_object_is_not_logged(output: Any) -> None:
+async def test_an_output_that_is_not_an_object_is_not_logged(output: Any) -> None:
     module = Returns(output, output_schema=RootModel[Any])
     assert await logged_by_us(module, {"a": 1}) == [{"a": 1}, {"a": 1}, {"result": "***REDACTED***"}]
 
 
 @needs_pipeline
-async def test_a_copy_for_the_log_shares_nothing_with_the_call() -> None:
+async def test_a_copy_for_the_log_shares_no_object_with_the_call() -> None:
     inputs = {"list": [{"a": 1}]}
     before, after, output = await logged_by_us(Echo(Anything), inputs)
     assert before == after == output == inputs
@@ -133,13 +131,13 @@ async def seen_by_steps(executor: Any) -> list[Any]:
 
 
 @needs_pipeline
-async def test_steps_of_a_users_executor_see_the_module_itself() -> None:
+async def test_steps_of_a_custom_executor_see_the_module_itself() -> None:
     module = Echo(Anything)
     assert await seen_by_steps(apcore.Executor(registry_of(a__module=module))) == [module] * 3
 
 
 @needs_pipeline
-async def test_steps_of_a_served_executor_see_what_is_the_module_in_all_but_name() -> None:
+async def test_steps_of_a_served_executor_see_a_view_of_the_module() -> None:
     module = Echo(Anything)
     for seen in await seen_by_steps(ServedExecutor(registry_of(a__module=module))):
         assert (seen.description, seen.execute) == (module.description, module.execute)

@@ -33,12 +33,12 @@ def schema_view_of(schema: Any) -> Any:
     return view.input_schema
 
 
-def test_the_answer_is_the_same() -> None:
+def test_the_cached_schema_is_the_same() -> None:
     order = model()
     assert schema_view_of(order).model_json_schema() == order.model_json_schema()
 
 
-def test_an_answer_that_is_changed_does_not_change_the_next() -> None:
+def test_a_changed_schema_does_not_change_the_next_copy() -> None:
     order = model()
     view = schema_view_of(order)
     view.model_json_schema()["properties"].clear()
@@ -46,19 +46,19 @@ def test_an_answer_that_is_changed_does_not_change_the_next() -> None:
 
 
 @pytest.mark.parametrize("options", [{"mode": "serialization"}, {"by_alias": False}])
-def test_a_question_with_options_is_asked_anew(options: dict[str, Any]) -> None:
+def test_a_schema_with_options_is_not_cached(options: dict[str, Any]) -> None:
     order = model()
     assert schema_view_of(order).model_json_schema(**options) == order.model_json_schema(**options)
 
 
-def test_a_subclass_answers_for_itself() -> None:
+def test_a_subclass_has_its_own_schema() -> None:
     order = model()
     schema_view_of(order)
     larger = type("Larger", (order,), {"__annotations__": {"extra": int}})
     assert set(schema_view_of(larger).model_json_schema()["properties"]) == {"sum", "note", "extra"}
 
 
-def test_a_model_with_a_way_of_its_own_is_asked_each_time() -> None:
+def test_a_model_that_overrides_model_json_schema_is_not_cached() -> None:
     class Clock(BaseModel):
         @classmethod
         def model_json_schema(cls, *args: Any, **options: Any) -> dict[str, Any]:
@@ -70,14 +70,14 @@ def test_a_model_with_a_way_of_its_own_is_asked_each_time() -> None:
 
 
 @pytest.mark.parametrize("odd", [object, "\ud800", {1: 2}, (1, 2), float("nan")])
-def test_a_schema_that_is_not_json_is_asked_for_each_time(odd: Any) -> None:
+def test_a_schema_that_is_not_json_is_not_cached(odd: Any) -> None:
     class Odd(BaseModel):
         model_config = ConfigDict(json_schema_extra={"odd": odd})
 
     assert repr(schema_view_of(Odd).model_json_schema()) == repr(Odd.model_json_schema())
 
 
-def test_a_model_without_a_schema_fails_as_it_did() -> None:
+def test_a_model_without_a_schema_raises_its_own_error() -> None:
     class Odd(BaseModel):
         callback: Any
 
@@ -91,14 +91,14 @@ def test_a_model_without_a_schema_fails_as_it_did() -> None:
 
 
 @pytest.mark.parametrize("schema", [None, 1, object()])
-def test_what_is_no_model_is_left_alone(schema: Any) -> None:
+def test_a_schema_that_is_not_a_model_is_unchanged(schema: Any) -> None:
     module = Returns({})
     registry = registry_of(a__module=module)
     vars(module).update(input_schema=schema)
     assert RegistryView(registry).get("a.module").input_schema is schema
 
 
-def test_a_schema_is_made_once() -> None:
+def test_a_schema_is_built_once() -> None:
     made: list[str] = []
 
     class Order(BaseModel):
@@ -115,7 +115,7 @@ def test_a_schema_is_made_once() -> None:
 # The module, and the registry
 
 
-def test_a_module_that_is_replaced_is_seen() -> None:
+def test_a_replaced_module_is_seen_at_once() -> None:
     registry = registry_of(a__module=Returns({}, input_schema=model()))
     view = RegistryView(registry)
     assert "sum" in view.get("a.module").input_schema.model_json_schema()["properties"]
@@ -125,7 +125,7 @@ def test_a_module_that_is_replaced_is_seen() -> None:
     assert "a" in view.get("a.module").input_schema.model_json_schema()["properties"]
 
 
-def test_all_else_is_answered_by_the_registry_and_the_module() -> None:
+def test_other_attributes_are_those_of_the_registry_and_the_module() -> None:
     registry = registry_of(math__add=Add())
     view = RegistryView(registry)
     assert view.list() == registry.list()
@@ -149,7 +149,7 @@ def test_a_module_that_was_removed_is_not_kept() -> None:
     assert (kept_module(), kept_model()) == (None, None)
 
 
-async def test_a_module_that_streams_streams_and_others_do_not() -> None:
+async def test_only_a_streaming_module_has_stream() -> None:
     agent = agent_of(a__counts=Counts({"n": 1}, {"n": 2}), math__add=Add())
     assert len((await run(agent, call_of("go", skill="a.counts"))).updates) == 3
     executor = apcore.Executor(RegistryView(registry_of(math__add=Add(), a__counts=Counts({"n": 1}, {"n": 2}))))
@@ -157,7 +157,7 @@ async def test_a_module_that_streams_streams_and_others_do_not() -> None:
     assert [chunk async for chunk in executor.stream("a.counts", {})] == [{"n": 1}, {"n": 2}]
 
 
-async def test_nothing_is_checked_less() -> None:
+async def test_the_view_skips_no_check() -> None:
     class Book:
         description = "Book an order"
         input_schema = output_schema = model()

@@ -23,7 +23,7 @@ async def test_the_message_names_its_skill_before_the_request_does() -> None:
 
 
 @requirement("FR-EXE-001")
-async def test_peer_weakness_7_the_request_may_name_the_skill_too() -> None:
+async def test_peer_weakness_7_the_request_can_name_the_skill() -> None:
     agent = agent_of(math__add=Add(), text__echo=Returns({"echo": 1}))
     call = call_of({"a": 1, "b": 2}, request_metadata={"skillId": "math.add"})
     assert (await run(agent, call)).data == {"total": 3}
@@ -40,7 +40,7 @@ async def test_a_message_without_a_skill_is_for_the_only_one() -> None:
 
 
 @pytest.mark.parametrize("skill", [7, 0, False, ["math.add"], {}], ids=repr)
-async def test_a_skill_that_is_no_text_is_refused_and_not_another_one_run(skill: object) -> None:
+async def test_a_skill_id_that_is_not_a_string_is_rejected(skill: object) -> None:
     agent = agent_of(math__add=Add(), text__echo=Returns({}), default_skill="text.echo")
     for call in (call_of("hi", skill=skill), call_of("hi", request_metadata={"skillId": skill})):
         with pytest.raises(InvalidParamsError) as refused:
@@ -50,7 +50,7 @@ async def test_a_skill_that_is_no_text_is_refused_and_not_another_one_run(skill:
 
 
 @pytest.mark.parametrize("skill", [None, ""])
-async def test_peer_weakness_10_a_missing_skill_is_refused_before_a_task_exists(skill: object) -> None:
+async def test_peer_weakness_10_a_missing_skill_is_rejected_before_a_task_exists(skill: object) -> None:
     agent = agent_of(math__add=Add(), text__echo=Returns({}))
     with pytest.raises(InvalidParamsError) as refused:
         await agent.admit(call_of("hi", skill=skill))
@@ -58,7 +58,7 @@ async def test_peer_weakness_10_a_missing_skill_is_refused_before_a_task_exists(
     assert refused.value.violations[0].field == "metadata.skillId"
 
 
-async def test_whoever_names_no_skill_or_a_wrong_one_is_told_those_there_are() -> None:
+async def test_the_error_for_a_missing_or_unknown_skill_id_lists_the_skills() -> None:
     agent = agent_of(math__add=Add(), text__echo=Returns({}), secret=Returns({}, description=""))
     with pytest.raises(InvalidParamsError) as missing:
         await agent.admit(call_of("hi"))
@@ -69,7 +69,7 @@ async def test_whoever_names_no_skill_or_a_wrong_one_is_told_those_there_are() -
     assert said.endswith("; did you mean text.echo? The skills are: math.add, text.echo")
 
 
-async def test_nobody_is_told_of_skills_that_the_acl_keeps_from_them() -> None:
+async def test_an_error_lists_no_skills_that_the_acl_denies() -> None:
     rules = [apcore.ACLRule(callers=["*"], targets=["math.*", "text.ecko"], effect="allow")]
     modules = registry_of(math__add=Add(), text__echo=Returns({}))
     acl = apcore.ACL(rules=rules, default_effect="deny")
@@ -89,7 +89,7 @@ async def test_the_list_of_skills_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("skill", ["math.sub", "Nonsense!", "../etc", "math"])
-async def test_an_unknown_skill_is_refused_by_name(skill: str) -> None:
+async def test_an_unknown_skill_is_rejected_by_name(skill: str) -> None:
     with pytest.raises(SkillNotFoundError) as refused:
         await agent_of(math__add=Add()).admit(call_of("hi", skill=skill))
     assert refused.value.message == f"Skill not found: {skill}"

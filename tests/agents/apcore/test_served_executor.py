@@ -53,27 +53,25 @@ def tiny_defaults(monkeypatch: pytest.MonkeyPatch) -> apcore.Config:
 
 
 @pytest.mark.parametrize("module", [Slow(), SlowToStream()])
-async def test_peer_weakness_29_a_limit_nobody_chose_does_not_end_a_run(
-    module: Any, tiny_defaults: apcore.Config
-) -> None:
+async def test_peer_weakness_29_a_default_limit_does_not_end_a_run(module: Any, tiny_defaults: apcore.Config) -> None:
     executor = ServedExecutor(registry_of(a__slow=module), config=tiny_defaults)
     assert "done" in (await run(agent_of(executor), call_of("go"))).data
 
 
-async def test_a_module_called_by_a_module_is_not_cut_off_either(tiny_defaults: apcore.Config) -> None:
+async def test_a_default_limit_does_not_end_a_nested_call(tiny_defaults: apcore.Config) -> None:
     executor = ServedExecutor(registry_of(a__slow=Slow(), a__nests=Nests()), config=tiny_defaults)
     assert (await run(agent_of(executor), call_of("go", skill="a.nests"))).data == {"done": True}
 
 
 @pytest.mark.parametrize("kind", [ServedExecutor, apcore.Executor])
-async def test_a_limit_somebody_chose_stays(kind: Any) -> None:
+async def test_a_configured_limit_applies(kind: Any) -> None:
     executor = kind(registry_of(a__slow=Slow()), config=limited(1))
     with pytest.raises(AgentError) as failed:
         await run(agent_of(executor), call_of("go"))
     assert (failed.value.message, failed.value.kind) == ("Execution timed out", "ModuleTimeoutError")
 
 
-async def test_an_executor_of_the_users_keeps_its_limits_chosen_or_not(tiny_defaults: apcore.Config) -> None:
+async def test_a_custom_executor_keeps_its_limits(tiny_defaults: apcore.Config) -> None:
     with pytest.raises(AgentError, match="Execution timed out"):
         await run(agent_of(apcore.Executor(registry_of(a__slow=Slow()), config=tiny_defaults)), call_of("go"))
 
@@ -86,7 +84,7 @@ def test_only_apcores_own_limits_are_lifted(config: Any, key: str) -> None:
     assert (served.get(key) in (0, FOREVER)) is not chosen
 
 
-def test_all_else_of_a_configuration_is_as_it_was() -> None:
+def test_the_rest_of_a_configuration_is_unchanged() -> None:
     config = apcore.Config({"project": {"name": "calculator"}, "executor": {"max_call_depth": 3}})
     served = ConfigWithoutLimits(config)
     assert (served.get("project.name"), served.get("executor.max_call_depth")) == ("calculator", 3)
@@ -97,7 +95,7 @@ def test_all_else_of_a_configuration_is_as_it_was() -> None:
 
 
 @needs_pipeline
-async def test_a_pipeline_that_somebody_put_together_is_left_as_it_is() -> None:
+async def test_a_custom_pipeline_is_unchanged() -> None:
     strategy = apcore.Executor(registry_of(a__slow=Slow())).current_strategy
     steps = list(strategy.steps)
     ServedExecutor(apcore.Registry(), strategy=strategy)
@@ -107,7 +105,7 @@ async def test_a_pipeline_that_somebody_put_together_is_left_as_it_is() -> None:
         await run(agent_of(ServedExecutor(registry_of(a__slow=Slow()), config=config)), call_of("go"))
 
 
-async def test_a_module_may_call_another_one_without_await() -> None:
+async def test_a_module_can_call_another_one_without_await() -> None:
     class Calls(Nests):
         async def execute(self, inputs: Data, context: Any) -> Any:
             return context.executor.call("a.slow", inputs, context)
@@ -129,7 +127,7 @@ async def test_the_acl_that_the_configuration_names_is_enforced(tmp_path: Any) -
         await agent_of(executor).admit(call_of({"a": 1, "b": 2}))
 
 
-def test_an_acl_is_told_whenever_it_was_set() -> None:
+def test_an_acl_is_exposed_whenever_it_was_set() -> None:
     executor = ServedExecutor(apcore.Registry())
     assert find_acl(executor) is None
     executor.set_acl(NOBODY)
@@ -137,7 +135,7 @@ def test_an_acl_is_told_whenever_it_was_set() -> None:
 
 
 @needs_pipeline
-def test_an_acl_that_no_step_asks_is_not_that_of_a_users_executor() -> None:
+def test_an_acl_without_a_pipeline_step_is_not_that_of_a_custom_executor() -> None:
     executor = apcore.Executor(apcore.Registry(), acl=NOBODY)
     assert find_acl(executor) is NOBODY
     executor.current_strategy.remove("acl_check")
@@ -148,7 +146,7 @@ def test_an_acl_that_no_step_asks_is_not_that_of_a_users_executor() -> None:
 
 
 @needs_approvals
-def test_whoever_sent_the_message_is_asked_unless_there_is_another_handler() -> None:
+def test_the_default_approval_handler_asks_the_caller() -> None:
     executor = ServedExecutor(apcore.Registry())
     assert isinstance(find_approval_handler(executor), AskCaller)
     handler = AskCaller()

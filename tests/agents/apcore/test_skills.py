@@ -28,7 +28,7 @@ def params_of(module: Any) -> dict[str, Any]:
 
 
 @requirement("FR-SKL-001")
-def test_a_skill_says_what_its_module_says() -> None:
+def test_a_skill_has_the_description_of_its_module() -> None:
     skill = skill_of(Add(), "math__add")
     assert (skill.id, skill.name) == ("math.add", "Math Add")
     assert (skill.description, skill.tags) == ("Add two integers", ("math",))
@@ -38,7 +38,7 @@ def test_a_skill_says_what_its_module_says() -> None:
 @pytest.mark.parametrize(
     ("module_id", "name"), [("image.resize", "Image Resize"), ("a.b_c.d", "A B C D"), ("hello", "Hello")]
 )
-def test_the_name_is_the_id_for_people(module_id: str, name: str) -> None:
+def test_the_name_is_the_id_in_title_case(module_id: str, name: str) -> None:
     assert skill_of(Returns({}), module_id.replace(".", "__")).name == name
 
 
@@ -117,7 +117,7 @@ def test_schemas_are_published_without_references() -> None:
     assert "outputSchema" not in params
 
 
-def test_a_streaming_skill_says_so() -> None:
+def test_a_streaming_skill_is_marked() -> None:
     assert params_of(Counts())["streaming"]
     assert "streaming" not in params_of(Returns({}))
 
@@ -137,7 +137,7 @@ def test_a_streaming_skill_says_so() -> None:
         ({"a2a": None, "mcp": {"alias": "Not for us"}}, ("A Module", "Return a value", ())),
     ],
 )
-def test_display_overrides_what_people_read_but_not_the_id(display: dict[str, Any], read: tuple[Any, ...]) -> None:
+def test_display_overrides_the_texts_but_not_the_id(display: dict[str, Any], read: tuple[Any, ...]) -> None:
     skill = skill_of(Returns({}, metadata={"display": display}))
     assert (skill.name, skill.description, skill.tags) == read
     assert skill.id == "a.module"
@@ -146,7 +146,7 @@ def test_display_overrides_what_people_read_but_not_the_id(display: dict[str, An
 # Schemas
 
 
-def test_references_are_replaced_by_what_they_name() -> None:
+def test_references_are_replaced_by_their_definitions() -> None:
     schema = {
         "$defs": {"N": {"type": "integer"}},
         "definitions": {"S": {"type": "string"}},
@@ -170,7 +170,7 @@ def test_references_are_replaced_by_what_they_name() -> None:
     assert "$defs" in schema
 
 
-def test_true_is_a_schema_that_takes_anything_and_says_nothing() -> None:
+def test_true_is_a_schema_that_accepts_any_value() -> None:
     schema = {
         "$defs": {"Any": True},
         "properties": {"x": True, "y": {"$ref": "#/$defs/Any"}, "z": {"anyOf": [True, {"type": "null"}]}},
@@ -194,7 +194,7 @@ def doubling(levels: int) -> Schema:
     return {"$defs": definitions, "type": "object", "properties": {"top": {"$ref": "#/$defs/D0"}}}
 
 
-def test_references_that_multiply_are_followed_as_deep_as_they_stay_small() -> None:
+def test_multiplying_references_are_expanded_only_as_deep_as_the_result_stays_small() -> None:
     assert len(encode(inline(doubling(8)))) > len(encode(doubling(8)))
     for levels in (12, 24, 200):
         small = inline(doubling(levels))
@@ -206,12 +206,12 @@ def test_references_that_multiply_are_followed_as_deep_as_they_stay_small() -> N
             node = node["properties"]["b"]
 
 
-def test_references_that_do_not_multiply_are_followed_however_large_the_definitions_are() -> None:
+def test_large_definitions_without_multiplication_are_expanded() -> None:
     large = {"properties": {f"p{number}": {"type": "string"} for number in range(5_000)}}
     assert inline({"$defs": {"L": large}, "items": {"$ref": "#/$defs/L"}}) == {"items": large}
 
 
-def test_what_a_schema_says_itself_stays_when_nothing_can_be_followed() -> None:
+def test_a_schema_keeps_its_own_keywords_if_no_reference_can_be_expanded() -> None:
     many = [{"$ref": "#/$defs/N", "title": str(number)} for number in range(5_000)]
     expected = [{"title": str(number)} for number in range(5_000)]
     assert inline({"$defs": {"N": {"items": [{}, {}]}}, "anyOf": many}) == {"anyOf": expected}

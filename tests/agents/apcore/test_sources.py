@@ -14,7 +14,7 @@ from tests.agents.apcore.running import Add, Counts, Data, agent_of, call_of, ne
 from tests.sources import PACKAGE
 
 
-async def test_a_registry_an_executor_and_a_client_are_the_same_to_us() -> None:
+async def test_a_registry_an_executor_and_a_client_are_served_alike() -> None:
     registry = registry_of(math__add=Add())
     held = [registry, apcore.Executor(registry), RegistryView(registry), apcore.Executor(RegistryView(registry))]
     if hasattr(apcore, "APCore"):
@@ -25,12 +25,12 @@ async def test_a_registry_an_executor_and_a_client_are_the_same_to_us() -> None:
 
 
 @pytest.mark.parametrize("source", [None, 1, "registry", {}, object(), apcore.Registry])
-def test_anything_else_is_a_type_error_that_says_what_is_needed(source: object) -> None:
+def test_any_other_object_is_a_type_error_that_names_the_accepted_types(source: object) -> None:
     with pytest.raises(TypeError, match="Registry, Executor or APCore client"):
         open_modules(source)
 
 
-async def test_an_executor_that_is_not_apcores_is_taken_as_it_is() -> None:
+async def test_another_executor_is_used_unchanged() -> None:
     class Own:
         def __init__(self, registry: apcore.Registry) -> None:
             self.registry = registry
@@ -55,7 +55,7 @@ def test_the_configuration_of_a_client_and_of_a_served_executor_is_known() -> No
 # What is handed over may be changed later, and counts
 
 
-async def test_a_middleware_added_later_counts() -> None:
+async def test_a_middleware_added_later_applies() -> None:
     seen: list[str] = []
     executor = apcore.Executor(registry_of(math__add=Add()))
     agent = agent_of(executor)
@@ -65,7 +65,7 @@ async def test_a_middleware_added_later_counts() -> None:
 
 
 @needs_pipeline
-async def test_a_step_added_later_counts() -> None:
+async def test_a_step_added_later_applies() -> None:
     seen: list[str] = []
 
     class Step(apcore.BaseStep):  # type: ignore[misc]  # apcore is untyped
@@ -101,7 +101,7 @@ class Text(BaseModel):
 
 
 @pytest.mark.parametrize("kind", ["a registry", "an executor", "a served executor"])
-async def test_nothing_that_is_served_is_changed(kind: str) -> None:
+async def test_served_objects_do_not_change(kind: str) -> None:
     class Question(Text):
         pass
 
@@ -156,7 +156,7 @@ def private_names(source: str) -> list[str]:
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "agents" / "apcore").glob("*.py")), ids=lambda path: path.name)
-def test_nothing_private_of_apcores_or_of_the_users_is_touched(path: Path) -> None:
+def test_no_private_name_of_apcore_or_of_the_application_is_used(path: Path) -> None:
     assert private_names(path.read_text(encoding="utf-8")) == []
 
 

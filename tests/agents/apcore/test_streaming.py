@@ -21,7 +21,7 @@ from tests.requirements import requirement
 
 
 @requirement("FR-EXE-001")
-async def test_peer_weakness_13_chunks_are_told_one_by_one_and_the_merged_result_replaces_them() -> None:
+async def test_peer_weakness_13_chunks_are_sent_one_by_one_and_replaced_by_the_merged_result() -> None:
     module = Counts({"n": 1, "seen": {"one": True}}, {"n": 2, "seen": {"two": True}}, {"list": [1]}, {"list": [2]})
     outcome = await run(agent_of(a__counts=module), call_of("go"))
     assert [(update.append, update.last_chunk) for update in outcome.updates] == [
@@ -35,7 +35,7 @@ async def test_peer_weakness_13_chunks_are_told_one_by_one_and_the_merged_result
     assert len({update.artifact.artifact_id for update in outcome.updates}) == 1
 
 
-async def test_a_chunk_stays_as_it_was_yielded() -> None:
+async def test_a_chunk_is_copied_when_it_is_yielded() -> None:
     growing: list[int] = []
 
     class Grows:
@@ -86,12 +86,12 @@ async def test_a_streamed_result_that_does_not_match_its_schema_fails_the_run(sc
         await run(agent_of(a__counts=module), call_of("go"))
 
 
-async def test_a_chunk_that_is_no_object_is_the_modules_fault() -> None:
+async def test_a_chunk_that_is_not_an_object_is_an_internal_error() -> None:
     with pytest.raises(AgentError, match="Internal error"):
         await run(agent_of(a__counts=Counts({"n": 1}, "two")), call_of("go"))
 
 
-async def test_a_stream_that_fails_keeps_what_it_has_told() -> None:
+async def test_a_stream_that_fails_keeps_the_sent_chunks() -> None:
     agent = agent_of(a__counts=Counts({"n": 1}, then=RuntimeError("boom")))
     call = call_of("go")
     outcome = Outcome(call)
@@ -114,7 +114,7 @@ async def test_only_an_async_generator_counts_as_streaming() -> None:
     assert (await run(agent_of(a__pretends=Pretends()), call_of("go"))).data == {"executed": True}
 
 
-async def test_leaving_a_stream_closes_the_module() -> None:
+async def test_closing_a_stream_closes_the_module() -> None:
     closed = asyncio.Event()
 
     class Endless:

@@ -33,7 +33,7 @@ async def test_the_caller_is_asked_before_the_function_runs() -> None:
     assert (task.status.state, task.text, ran) == (TaskState.COMPLETED, "deleted a", ["a"])
 
 
-async def test_a_no_rejects_the_task_and_anything_else_asks_again() -> None:
+async def test_a_rejection_ends_the_task_and_any_other_reply_asks_again() -> None:
     ran: list[str] = []
     async with talk_to(guarded(ran)) as user:
         task = await user.task(Part(data={"name": "a"}))
@@ -55,7 +55,7 @@ async def test_a_first_message_cannot_approve_itself() -> None:
     assert (task.status.state, ran) == (TaskState.INPUT_REQUIRED, [])
 
 
-async def test_a_function_may_ask_after_it_was_approved() -> None:
+async def test_a_function_can_ask_after_its_approval() -> None:
     @skill(annotations=GUARDED)
     async def delete(name: str, call: Call) -> str:
         return f"{name}: {call.ask('Why?').text}"
@@ -77,7 +77,9 @@ class Door:
 
 
 @pytest.mark.parametrize(("auth", "shown"), [(None, ["plain", "delete"]), (Door(), ["plain"])])
-async def test_what_needs_an_approval_is_on_the_extended_card_where_there_is_one(auth: object, shown: object) -> None:
+async def test_a_skill_that_requires_approval_is_on_the_extended_card_if_there_is_one(
+    auth: object, shown: object
+) -> None:
     async def plain(a: int) -> int:
         return a
 

@@ -39,7 +39,7 @@ async def test_progress_is_a_status_of_the_working_task() -> None:
     assert statuses(events) == [("step 0", 0.0), ("step 1", 0.5), ("Working", None)]
 
 
-async def test_progress_is_told_from_a_thread_while_the_function_is_busy() -> None:
+async def test_progress_is_published_from_a_thread_while_the_function_is_busy() -> None:
     told = threading.Event()
 
     def work(steps: int, call: Call) -> str:
@@ -57,7 +57,7 @@ async def test_progress_is_told_from_a_thread_while_the_function_is_busy() -> No
     assert (task.status.state, task.text) == (TaskState.COMPLETED, "done")
 
 
-async def test_of_progress_that_nobody_could_see_the_latest_is_told_and_none_is_kept() -> None:
+async def test_unread_progress_is_coalesced_and_not_kept_in_the_history() -> None:
     async def work(steps: int, call: Call) -> str:
         for step in range(steps):
             call.progress(step / steps)
@@ -71,7 +71,7 @@ async def test_of_progress_that_nobody_could_see_the_latest_is_told_and_none_is_
     assert [message.role for message in task.history] == [Role.USER]
 
 
-async def test_progress_and_pieces_come_in_their_order() -> None:
+async def test_progress_and_pieces_keep_their_order() -> None:
     async def work(call: Call) -> AsyncIterator[str]:
         call.progress(0.1, "first")
         yield "a"
@@ -85,7 +85,7 @@ async def test_progress_and_pieces_come_in_their_order() -> None:
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
-async def test_progress_is_a_share(share: float) -> None:
+async def test_progress_outside_zero_to_one_is_rejected(share: float) -> None:
     async def work(call: Call) -> str:
         with pytest.raises(ValueError, match="progress is a share from 0 to 1"):
             call.progress(share)
@@ -102,7 +102,7 @@ def test_only_a_running_function_has_controls() -> None:
         make_call().ask("?")
 
 
-async def test_the_text_and_the_files_of_the_message_are_at_hand() -> None:
+async def test_the_call_has_the_text_and_the_files_of_the_message() -> None:
     async def look(call: Call) -> str:
         return f"{call.text} {[file.filename for file in call.files]}"
 
@@ -169,7 +169,7 @@ def book_on_a_thread(seats: int, call: Call) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("function", [book, book_on_a_thread])
-async def test_a_function_asks_and_goes_on_with_the_answers(function: Any) -> None:
+async def test_a_function_asks_and_continues_with_the_answers(function: Any) -> None:
     async with talk_to(function) as user:
         task = await user.task(Part(data={"seats": 2}))
         assert (task.status.state, text_of(task)) == (TaskState.INPUT_REQUIRED, "Which city?")
@@ -193,7 +193,7 @@ async def test_a_function_of_text_is_called_again_with_its_first_text() -> None:
     assert task.text == "Good morning, Ada"
 
 
-async def test_what_was_made_before_the_question_is_made_anew_and_not_twice() -> None:
+async def test_artifacts_made_before_the_question_are_replaced_and_not_duplicated() -> None:
     async def write(text: str, call: Call) -> AsyncIterator[str | dict[str, str]]:
         yield "Dear "
         yield {"kind": "letter"}
@@ -207,7 +207,7 @@ async def test_what_was_made_before_the_question_is_made_anew_and_not_twice() ->
     assert contents(task) == [["Dear ", "Ada", ""], [{"kind": "letter"}]]
 
 
-async def test_a_question_is_no_error_that_a_function_could_handle() -> None:
+async def test_except_exception_does_not_catch_a_question() -> None:
     async def careful(text: str, call: Call) -> str:
         try:
             return call.ask("Sure?").text
@@ -221,7 +221,7 @@ async def test_a_question_is_no_error_that_a_function_could_handle() -> None:
     assert task.text == "yes"
 
 
-async def test_a_typed_function_may_still_return_its_question() -> None:
+async def test_a_typed_function_can_return_its_question() -> None:
     async def order(item: str, count: int, call: Call) -> Any:
         if not call.resumed:
             return ask("Really?")
@@ -233,7 +233,7 @@ async def test_a_typed_function_may_still_return_its_question() -> None:
     assert task.text == "2 tea: yes"
 
 
-async def test_what_a_function_keeps_by_itself_is_no_question_of_ours() -> None:
+async def test_a_memo_of_the_function_itself_is_not_a_paused_run() -> None:
     async def count(text: str, call: Call) -> AsyncIterator[Any]:
         number = (call.memo or {"number": 0})["number"] + 1
         yield Remember({"number": number})
@@ -245,7 +245,7 @@ async def test_what_a_function_keeps_by_itself_is_no_question_of_ours() -> None:
     assert text_of(task) == "2: b"
 
 
-async def test_a_question_may_be_asked_in_a_task_group() -> None:
+async def test_a_question_can_be_asked_in_a_task_group() -> None:
     async def greet(call: Call) -> str:
         async def name() -> str:
             return call.ask("Your name?").text
@@ -261,7 +261,7 @@ async def test_a_question_may_be_asked_in_a_task_group() -> None:
     assert contents(task) == [["Hello, Ada"]]
 
 
-async def test_what_failed_beside_a_question_is_not_hidden_by_it() -> None:
+async def test_a_question_does_not_hide_an_error_in_the_same_task_group() -> None:
     async def greet(call: Call) -> str:
         async def fail() -> str:
             try:

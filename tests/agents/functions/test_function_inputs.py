@@ -68,7 +68,9 @@ class Greeter:
     ],
     ids=lambda value: getattr(value, "__name__", type(value).__name__) if callable(value) else "",
 )
-async def test_a_function_is_called_with_what_it_asks_for(function: Callable[..., Any], expected: str) -> None:
+async def test_a_function_is_called_with_the_arguments_of_its_signature(
+    function: Callable[..., Any], expected: str
+) -> None:
     async with talk_to(function) as user:
         assert contents(await user.task("hi")) == [[expected]]
 
@@ -82,7 +84,7 @@ async def test_a_text_parameter_gets_all_text_of_the_message() -> None:
         assert contents(await user.task(message)) == [["a\nb"]]
 
 
-async def test_a_function_that_takes_nothing_but_text_is_not_called_without_any() -> None:
+async def test_a_function_that_takes_only_text_is_not_called_without_text() -> None:
     called: list[str] = []
 
     async def delete(name: str) -> None:
@@ -96,7 +98,7 @@ async def test_a_function_that_takes_nothing_but_text_is_not_called_without_any(
     assert called == [""]
 
 
-async def test_a_function_that_also_takes_the_call_may_find_something_else_there() -> None:
+async def test_a_function_that_also_takes_the_call_is_called_without_text() -> None:
     async def look(text: str, call: Call) -> str:
         return f"{text!r} {call.message.files[0].filename}"
 
@@ -158,7 +160,7 @@ async def wrong_type(number: complex) -> None: ...
         ),
     ],
 )
-def test_what_cannot_be_served_is_refused_with_the_reason(function: Any, complaint: str) -> None:
+def test_a_function_that_cannot_be_served_is_rejected_with_the_reason(function: Any, complaint: str) -> None:
     with pytest.raises(TypeError) as refusal:
         as_agent(function)
     assert str(refusal.value) == complaint
@@ -175,7 +177,7 @@ async def is_retry_safe(agent: Agent, call: Call) -> bool:
     return (await agent.admit(call)).retry_safe
 
 
-async def test_a_run_is_safe_to_repeat_only_if_somebody_says_so() -> None:
+async def test_a_run_is_safe_to_repeat_only_if_declared_so() -> None:
     calls: list[Call] = []
 
     async def capture(call: Call) -> None:
@@ -191,7 +193,7 @@ async def test_a_run_is_safe_to_repeat_only_if_somebody_says_so() -> None:
     assert not await is_retry_safe(as_agent(marked, retry_safe=False), calls[0])
 
 
-def test_an_agent_is_served_as_it_is_and_speaks_for_itself() -> None:
+def test_an_agent_is_served_unchanged_and_decides_itself_about_retries() -> None:
     agent = as_agent(safe)
     assert as_agent(agent) is agent
     with pytest.raises(TypeError, match="says in admit"):

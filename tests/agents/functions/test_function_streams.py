@@ -33,7 +33,7 @@ async def test_pieces_of_text_append_to_one_artifact_whose_last_chunk_is_marked(
     assert isinstance(events[-1], StatusUpdate) and events[-1].status.state is TaskState.COMPLETED
 
 
-async def test_a_piece_is_sent_before_the_next_is_made() -> None:
+async def test_a_piece_is_sent_before_the_next_one_is_produced() -> None:
     gate = asyncio.Event()
 
     async def slowly() -> AsyncIterator[str]:
@@ -51,7 +51,7 @@ async def test_a_piece_is_sent_before_the_next_is_made() -> None:
     assert contents(task) == [["first", "second", ""]]
 
 
-async def test_anything_but_text_is_a_whole_artifact_of_its_own() -> None:
+async def test_any_other_value_is_a_whole_artifact_of_its_own() -> None:
     async def report() -> AsyncIterator[Content]:
         yield "See "
         yield {"rows": 3}
@@ -73,7 +73,7 @@ async def test_anything_but_text_is_a_whole_artifact_of_its_own() -> None:
     assert len({update.artifact.artifact_id for update in updates}) == 3
 
 
-async def test_an_object_that_is_yielded_twice_is_kept_as_it_was() -> None:
+async def test_an_object_that_changes_after_its_yield_is_kept_as_yielded() -> None:
     async def progress() -> AsyncIterator[dict[str, int]]:
         state = {"percent": 0}
         yield state
@@ -85,7 +85,7 @@ async def test_an_object_that_is_yielded_twice_is_kept_as_it_was() -> None:
     assert contents(task) == [[{"percent": 0}], [{"percent": 100}]]
 
 
-async def test_a_generator_may_yield_messages_and_events_of_its_own() -> None:
+async def test_a_generator_can_yield_messages_and_events() -> None:
     async def work() -> AsyncIterator[Message | StatusUpdate | str]:
         yield agent_message("Looking it up")
         yield StatusUpdate(status=TaskStatus(state=TaskState.WORKING, message=agent_message("Still looking")))
@@ -127,7 +127,7 @@ async def test_a_message_after_a_question_leaves_the_task_waiting() -> None:
     assert (task.status.state, text_of(task)) == (TaskState.INPUT_REQUIRED, "Take your time")
 
 
-async def test_a_generator_that_fails_leaves_what_it_made() -> None:
+async def test_a_generator_that_fails_keeps_its_artifacts() -> None:
     async def breaks() -> AsyncIterator[str]:
         yield "half"
         raise AgentError("Out of paper")

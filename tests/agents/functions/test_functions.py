@@ -15,7 +15,7 @@ from apcore_a2a.protocol.model import ArtifactUpdate, Message, Part, Role, Statu
 from tests.conversations import contents, talk_to, text_of
 
 
-async def test_a_text_that_is_returned_becomes_an_artifact_of_a_completed_task() -> None:
+async def test_a_returned_string_becomes_an_artifact_of_a_completed_task() -> None:
     async def echo(message: Message) -> str:
         return str(message.parts[0].text)
 
@@ -77,7 +77,7 @@ class Model(pydantic.BaseModel):
         (None, []),
     ],
 )
-async def test_whatever_is_returned_becomes_parts(result: Any, expected: list[list[object]]) -> None:
+async def test_a_result_becomes_parts(result: Any, expected: list[list[object]]) -> None:
     async def give() -> Any:
         return result
 
@@ -87,7 +87,7 @@ async def test_whatever_is_returned_becomes_parts(result: Any, expected: list[li
 
 
 @pytest.mark.parametrize("result", [object(), {"x": float("nan")}, [float("inf")], {"deep": {1, object()}}])
-async def test_what_has_no_json_form_fails_the_task_with_a_clear_text(result: object) -> None:
+async def test_a_value_without_a_json_form_fails_the_task_with_a_clear_text(result: object) -> None:
     async def give() -> object:
         return result
 
@@ -97,7 +97,7 @@ async def test_what_has_no_json_form_fails_the_task_with_a_clear_text(result: ob
     assert text_of(task) == f"The agent's output has no JSON form: {type(result).__name__}"
 
 
-async def test_a_function_that_promises_a_message_answers_without_a_task() -> None:
+async def test_a_function_annotated_with_message_replies_without_a_task() -> None:
     async def reply(message: Message) -> Message:
         return agent_message("Hello to you")
 
@@ -107,7 +107,7 @@ async def test_a_function_that_promises_a_message_answers_without_a_task() -> No
     assert (text_of(answer), answer.role) == ("Hello to you", Role.AGENT)
 
 
-async def test_a_function_that_may_return_a_message_may_also_return_something_else() -> None:
+async def test_a_function_that_may_return_a_message_can_return_another_value() -> None:
     async def maybe(text: str) -> Message | str:
         return agent_message("hi") if text == "message" else "artifact"
 
@@ -116,7 +116,7 @@ async def test_a_function_that_may_return_a_message_may_also_return_something_el
         assert contents(await user.task("text")) == [["artifact"]]
 
 
-async def test_a_message_nobody_promised_completes_the_task() -> None:
+async def test_a_message_without_an_annotation_completes_the_task() -> None:
     async def reply(message: Message):  # type: ignore[no-untyped-def]  # the point: no promise
         return agent_message("Hello to you")
 
@@ -125,7 +125,7 @@ async def test_a_message_nobody_promised_completes_the_task() -> None:
     assert (task.status.state, text_of(task), task.artifacts) == (TaskState.COMPLETED, "Hello to you", [])
 
 
-async def test_an_error_of_ours_fails_the_task_with_its_text() -> None:
+async def test_an_a2a_error_fails_the_task_with_its_text() -> None:
     async def fail() -> str:
         raise AgentError("No such city")
 
@@ -143,7 +143,7 @@ async def test_an_error_of_ours_fails_the_task_with_its_text() -> None:
     ],
     ids=["text", "kind", "metadata"],
 )
-async def test_an_error_that_names_a_file_whose_name_is_no_text_fails_the_task(error: AgentError) -> None:
+async def test_an_error_with_an_invalid_file_name_in_its_text_fails_the_task(error: AgentError) -> None:
     async def fail() -> str:
         raise error  # `os.listdir` gives such names: a byte that is no UTF-8 is half of a character
 
@@ -152,7 +152,7 @@ async def test_an_error_that_names_a_file_whose_name_is_no_text_fails_the_task(e
     assert (task.status.state, text_of(task)) == (TaskState.FAILED, "No file caf")
 
 
-async def test_any_other_error_fails_the_task_and_stays_inside() -> None:
+async def test_any_other_error_fails_the_task_and_its_text_is_not_sent() -> None:
     async def fail() -> str:
         raise ValueError("secret")
 
@@ -162,7 +162,7 @@ async def test_any_other_error_fails_the_task_and_stays_inside() -> None:
     assert "secret" not in text_of(task)
 
 
-async def test_a_function_may_ask_and_is_called_again_with_the_answer() -> None:
+async def test_a_function_that_asks_is_called_again_with_the_answer() -> None:
     async def greet(text: str, call: Call) -> str | StatusUpdate:
         return f"Hello, {text}" if call.resumed else ask("Your name?")
 
@@ -173,7 +173,7 @@ async def test_a_function_may_ask_and_is_called_again_with_the_answer() -> None:
     assert (task.status.state, contents(task)) == (TaskState.COMPLETED, [["Hello, Ada"]])
 
 
-async def test_a_returned_task_is_taken_as_it_is() -> None:
+async def test_a_returned_task_is_stored_unchanged() -> None:
     async def reject(call: Call) -> Task:
         status = TaskStatus(state=TaskState.REJECTED, message=agent_message("Not for me"))
         return Task(id=call.task.id, context_id=call.task.context_id, status=status)

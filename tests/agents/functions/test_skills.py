@@ -100,7 +100,7 @@ def test_each_function_becomes_a_skill(target: Any, ids: list[str]) -> None:
     assert list(collect(target)) == ids
 
 
-def test_the_functions_of_a_module_without_a_list_are_those_that_are_written_there() -> None:
+def test_a_module_without_all_serves_the_functions_that_it_defines() -> None:
     module = types.ModuleType("made")
     exec("from inspect import getdoc\ndef a(x: int): ...\ndef _b(x: int): ...", vars(module))
     assert list(collect(module)) == ["a"]
@@ -124,13 +124,13 @@ def test_the_functions_of_a_module_without_a_list_are_those_that_are_written_the
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
-def test_what_cannot_be_collected_is_refused_with_the_reason(target: Any, complaint: str) -> None:
+def test_an_invalid_collection_is_rejected_with_the_reason(target: Any, complaint: str) -> None:
     with pytest.raises((TypeError, ValueError)) as refusal:
         as_agent(target)
     assert str(refusal.value).startswith(complaint)
 
 
-def test_a_mark_changes_nothing_about_the_function() -> None:
+def test_a_mark_does_not_change_the_function() -> None:
     def plain(a: int) -> int:
         """Says."""
         return a
@@ -154,13 +154,13 @@ def test_a_mark_changes_nothing_about_the_function() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
-def test_a_wrong_mark_is_refused_where_it_is_written(options: Any, complaint: str) -> None:
+def test_an_invalid_mark_is_rejected_by_the_decorator(options: Any, complaint: str) -> None:
     with pytest.raises(TypeError) as refusal:
         skill(**options)
     assert str(refusal.value).startswith(complaint)
 
 
-def test_what_takes_no_mark_is_refused_with_the_way_out() -> None:
+def test_a_function_that_cannot_be_marked_is_rejected_with_the_remedy() -> None:
     with pytest.raises(TypeError, match="give it an id with serve"):
         skill(id="x")(len)
     with pytest.raises(TypeError, match="@skill marks functions"):
@@ -174,13 +174,13 @@ async def answer(user: Conversation, message: Message) -> list[list[object]]:
     return contents(await user.task(message))
 
 
-async def test_the_message_names_the_skill_it_is_for() -> None:
+async def test_a_message_names_its_skill() -> None:
     async with talk_to([add, shout]) as user:
         assert await answer(user, said("hi", "shout")) == [["HI"]]
         assert await answer(user, said('{"a": 1}', "math.add")) == [[1]]
 
 
-async def test_without_a_name_the_error_lists_the_skills() -> None:
+async def test_without_a_skill_id_the_error_lists_the_skills() -> None:
     async with talk_to([add, shout]) as user:
         with pytest.raises(InvalidParamsError) as refusal:
             await user.task(said("hi"))
@@ -192,7 +192,7 @@ async def test_without_a_name_the_error_lists_the_skills() -> None:
         assert unknown.value.violations[0].message.endswith("; did you mean shout? The skills are: math.add, shout")
 
 
-async def test_a_default_skill_or_the_only_one_needs_no_name() -> None:
+async def test_a_default_skill_or_the_only_one_needs_no_skill_id() -> None:
     async with talk_to([add]) as user:
         assert await answer(user, said('{"a": 1}')) == [[1]]
     async with talk_to(as_agent([add, shout], default_skill="shout")) as user:
@@ -200,12 +200,12 @@ async def test_a_default_skill_or_the_only_one_needs_no_name() -> None:
         assert await answer(user, said('{"a": 1}', "math.add")) == [[1]]
 
 
-async def test_a_default_skill_of_an_agent_is_said_where_the_agent_is_made() -> None:
+async def test_as_agent_takes_a_default_skill() -> None:
     with pytest.raises(ValueError, match="default_skill is for several functions or modules, not for this SkillAgent"):
         await async_serve(as_agent([add, shout]), default_skill="shout")
 
 
-def test_a_default_skill_must_be_there() -> None:
+def test_a_default_skill_must_exist() -> None:
     with pytest.raises(ValueError, match=r"default_skill 'x' is none of the skills: math\.add, shout"):
         as_agent([add, shout], default_skill="x")
 
@@ -222,7 +222,7 @@ async def test_a_reply_goes_to_the_skill_that_the_task_began_with() -> None:
         assert contents(task) == [["Hello, Ada"]]
 
 
-async def test_of_several_one_may_reply_without_a_task() -> None:
+async def test_one_of_several_functions_can_reply_without_a_task() -> None:
     async def reply(text: str) -> Message:
         return Message(message_id="r", role=Role.AGENT, parts=(Part(text="hi"),))
 
@@ -232,7 +232,7 @@ async def test_of_several_one_may_reply_without_a_task() -> None:
         assert isinstance(first, Task)
 
 
-async def test_a_message_that_a_generator_yields_ends_no_task_where_another_function_may_reply() -> None:
+async def test_a_message_of_a_generator_ends_no_task_if_another_function_may_reply() -> None:
     async def reply(text: str) -> Message:
         return agent_message("hi")
 
@@ -246,7 +246,7 @@ async def test_a_message_that_a_generator_yields_ends_no_task_where_another_func
     assert [message.text for message in task.history] == ["x", "Looking it up"]
 
 
-def test_what_is_readonly_or_idempotent_is_safe_to_repeat() -> None:
+def test_a_readonly_or_idempotent_skill_is_safe_to_repeat() -> None:
     agent = as_agent([add, shout])
     assert isinstance(agent, SkillAgent)
     assert [each.is_repeatable for each in agent.skills] == [True, False]
@@ -255,7 +255,7 @@ def test_what_is_readonly_or_idempotent_is_safe_to_repeat() -> None:
 # ---- the card --------------------------------------------------------------------------------------------------------
 
 
-async def test_the_card_says_what_the_functions_say() -> None:
+async def test_the_card_describes_the_functions() -> None:
     app = await async_serve([add, shout, count])
     card = app.cards.card
     assert (card.name, card.description) == ("agent", "Agent with 3 skills: math.add, shout, count")
@@ -319,7 +319,7 @@ def either(text: str) -> bytes | str:
         (either, ("text/plain",), ("text/plain",)),
     ],
 )
-async def test_the_card_says_which_functions_are_about_files(function: Any, takes: Any, gives: Any) -> None:
+async def test_the_card_states_which_functions_take_and_return_files(function: Any, takes: Any, gives: Any) -> None:
     (skill,) = (await async_serve([function])).cards.card.skills
     assert (skill.input_modes, skill.output_modes) == (takes, gives)
 
@@ -336,7 +336,7 @@ async def test_the_card_says_which_functions_are_about_files(function: Any, take
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
-async def test_the_card_is_named_for_what_is_served(target: Any, name: str, description: str) -> None:
+async def test_the_card_is_named_after_the_served_object(target: Any, name: str, description: str) -> None:
     card = (await async_serve(target)).cards.card
     assert (card.name, card.description) == (name, description)
     card = (await async_serve(target, name="mine", description="Does.")).cards.card

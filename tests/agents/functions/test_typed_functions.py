@@ -75,12 +75,12 @@ async def add(a: int, b: int = 1) -> int:
     return a + b
 
 
-async def test_data_becomes_the_arguments_and_defaults_are_the_functions_own() -> None:
+async def test_data_becomes_the_arguments_and_missing_ones_keep_their_defaults() -> None:
     assert await result_of(add, Part(data={"a": 2, "b": 3})) == 5
     assert await result_of(add, Part(data={"a": 2})) == 3
 
 
-async def test_integers_are_exact_also_when_they_come_as_floats() -> None:
+async def test_integers_stay_exact_even_if_they_arrive_as_floats() -> None:
     large = 2**70
     assert await result_of(add, Part(data={"a": large, "b": 1})) == large + 1
     result = await result_of(add, Part(data={"a": 5.0, "b": 1.0}))
@@ -122,7 +122,9 @@ async def test_a_json_object_as_text_becomes_the_arguments() -> None:
     ],
     ids=lambda value: str(value)[:40],
 )
-async def test_a_value_arrives_as_its_parameter_says(annotation: Any, sent: object, expected: object) -> None:
+async def test_a_value_is_converted_to_the_type_of_its_parameter(
+    annotation: Any, sent: object, expected: object
+) -> None:
     got: list[object] = []
 
     async def take(value, more=0):  # type: ignore[no-untyped-def]  # the annotations are those of the case
@@ -161,7 +163,7 @@ async def result_of_nothing(function: Callable[..., Any], *parts: Part) -> None:
     ],
     ids=lambda value: str(value)[:40],
 )
-async def test_a_wrong_value_is_refused_with_its_field(
+async def test_an_invalid_value_is_rejected_with_its_field(
     annotation: Any, sent: object, field: str, complaint: str
 ) -> None:
     async def take(value, more=0):  # type: ignore[no-untyped-def]  # the annotations are those of the case
@@ -172,7 +174,7 @@ async def test_a_wrong_value_is_refused_with_its_field(
     assert [(each.field, each.message) for each in error.violations] == [(field, complaint)]
 
 
-async def test_every_wrong_field_is_named_at_once() -> None:
+async def test_all_invalid_fields_are_named_at_once() -> None:
     error = await refusal_of(add, Part(data={"b": "x", "c": 1}))
     assert [(each.field, each.code) for each in error.violations] == [
         ("a", "missing"),
@@ -182,21 +184,21 @@ async def test_every_wrong_field_is_named_at_once() -> None:
     assert str(error).startswith("Invalid parameters: a: Field required; b: Expected `int`, got `str`; c: ")
 
 
-async def test_a_long_wrong_value_is_not_said_back() -> None:
+async def test_a_long_invalid_value_is_truncated_in_the_error() -> None:
     async def take(mode: Literal["a"], more: int = 0) -> None: ...
 
     error = await refusal_of(take, Part(data={"mode": "x" * 100_000}))
     assert len(str(error)) < 500
 
 
-async def test_of_very_many_wrong_fields_some_are_named() -> None:
+async def test_the_number_of_named_fields_is_limited() -> None:
     many = {f"{'x' * 1000}{number}": 1 for number in range(10_000)}
     error = await refusal_of(add, Part(data=many))
     assert len(error.violations) == 50
     assert sum(len(each.field) + len(each.message) for each in error.violations) < 20_000
 
 
-async def test_text_that_is_no_json_is_refused_with_what_the_function_takes() -> None:
+async def test_text_that_is_not_json_is_rejected_with_the_names_of_the_inputs() -> None:
     error = await refusal_of(add, Part(text="two and three"))
     assert str(error) == "Skill add takes a JSON object with a, b"
     assert [each.message for each in error.violations] == ["Skill add takes a JSON object with a, b"]
@@ -209,7 +211,7 @@ async def translate(text: str, to: str = "en") -> str:
     return f"{to}: {text}"
 
 
-async def test_text_goes_to_the_only_required_parameter_if_that_is_a_text() -> None:
+async def test_text_fills_the_only_required_parameter_if_that_is_a_string() -> None:
     assert await result_of(translate, Part(text="ciao")) == "en: ciao"
     assert await result_of(translate, Part(text='{"text": "ciao", "to": "de"}')) == "de: ciao"
     assert await result_of(translate, Part(data={"to": "fr"}), Part(text="ciao")) == "fr: ciao"
@@ -219,14 +221,14 @@ async def look(prompt: str, image: bytes, detail: int = 1) -> str:
     return f"{prompt} {len(image)} {detail}"
 
 
-async def test_a_file_goes_to_the_parameter_that_takes_bytes() -> None:
+async def test_a_file_fills_the_parameter_that_takes_bytes() -> None:
     file = Part(raw=b"123", media_type="image/png")
     assert await result_of(look, Part(text="What is it?"), file) == "What is it? 3 1"
     assert await result_of(look, file, Part(text="What is it?")) == "What is it? 3 1"
     assert await result_of(look, Part(data={"prompt": "Hm", "detail": 2}), file) == "Hm 3 2"
 
 
-async def test_the_address_of_a_file_is_no_content_of_one() -> None:
+async def test_a_file_url_is_rejected_if_the_content_is_needed() -> None:
     async with talk_to(look) as user:
         with pytest.raises(ContentTypeNotSupportedError, match="takes the content of files, not URLs"):
             await user.task(message_of(Part(url="https://example.com/a.png"), Part(text="What is it?")))
@@ -279,7 +281,7 @@ class Counter:
         (Counter(2), {"by": 3}, 5),
     ],
 )
-async def test_any_kind_of_function_may_have_types(function: Any, data: Any, expected: object) -> None:
+async def test_every_kind_of_function_can_be_typed(function: Any, data: Any, expected: object) -> None:
     assert await result_of(function, Part(data=data)) == expected
 
 

@@ -1,6 +1,6 @@
 """Sums and products."""
 
-from functools import reduce  # not ours, so it is no skill
+from functools import reduce  # imported, so it is not a skill
 
 __all__ = ["product", "total"]
 

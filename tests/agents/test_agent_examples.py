@@ -1,4 +1,4 @@
-"""The agents in examples/ do what their first lines say."""
+"""The agents in examples/ behave as their docstrings say."""
 
 from apcore_a2a import async_serve
 from apcore_a2a.protocol.model import ArtifactUpdate, Message, Part, TaskState

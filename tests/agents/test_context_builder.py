@@ -1,4 +1,4 @@
-"""What an executor gets to see, made by a builder of the user's."""
+"""Contexts of executors, built by a RequestContextBuilder."""
 
 import asyncio
 from typing import Any

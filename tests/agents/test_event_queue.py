@@ -1,4 +1,4 @@
-"""Where executors publish: bounded, closed at the end, and for one task only."""
+"""The event queue of executors: bounded, closed at the end, and for one task only."""
 
 import asyncio
 

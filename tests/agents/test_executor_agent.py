@@ -1,4 +1,4 @@
-"""Runs of AgentExecutors whose reader stops, stalls or is stopped, forced without an engine."""
+"""Runs of AgentExecutors whose reader stops, stalls or is cancelled, without an engine."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -15,7 +15,7 @@ from tests.scripted_executor import Scripted, forever
 
 
 async def test_events_published_before_the_cancel_are_not_lost() -> None:
-    """Cancelled while its queue is full, a run tells all that is in there, then how it ended."""
+    """A run that is cancelled with a full queue yields all queued events, then its final event."""
     full = asyncio.Event()
 
     async def work(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
@@ -41,7 +41,7 @@ async def test_events_published_before_the_cancel_are_not_lost() -> None:
 
 
 async def test_a_cancel_while_an_event_is_being_stored_calls_cancel() -> None:
-    """The engine cannot take events any more then, but the executor hears of it, and is not left waiting for room."""
+    """The engine takes no more events, but `cancel` is called, and the executor does not wait for room forever."""
     told = asyncio.Event()
 
     async def stop(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:

@@ -1,4 +1,4 @@
-"""AgentExecutors of our own: the contract, through a real engine."""
+"""The contract of AgentExecutors, tested through a real engine."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

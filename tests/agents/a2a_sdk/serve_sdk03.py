@@ -1,10 +1,10 @@
 # mypy: ignore-errors
-# It is typed against a2a-sdk 0.3.x, which cannot be installed beside the 1.x that mypy sees.
-"""An executor written for a2a-sdk 0.3.x, served. Runs where 0.3.x is installed, with our dependencies after it."""
+# Typed against a2a-sdk 0.3.x, which cannot be installed beside the 1.x that mypy sees.
+"""Serves an executor written for a2a-sdk 0.3.x. Runs in the environment of 0.3.x, with our dependencies after it."""
 
 import sys
 
-sys.path.append(sys.argv[1])  # behind all others: the a2a-sdk of this environment is the one that is found
+sys.path.append(sys.argv[1])  # last, so that the a2a-sdk of this environment is found first
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext, SimpleRequestContextBuilder
 from a2a.server.events import EventQueue
@@ -28,7 +28,7 @@ from apcore_a2a import serve
 
 
 class Waits:
-    """What is published after this never comes."""
+    """Events after this one are never sent."""
 
 
 class Echo(AgentExecutor):

@@ -1,4 +1,4 @@
-"""What an executor of a2a-sdk is told, and what becomes of what it does wrong."""
+"""The context of an a2a-sdk executor, and the handling of its errors."""
 
 import sys
 from typing import Any
@@ -54,7 +54,7 @@ async def test_the_context_has_the_caller_and_the_data_of_the_request() -> None:
 
 
 class Tells(AgentExecutor):
-    """Answers with what a2a-sdk tells an executor of the request."""
+    """Answers with the request data in the context of a2a-sdk."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         headers = context.call_context.state["headers"]
@@ -84,7 +84,7 @@ async def test_headers_reach_an_executor_as_in_a2a_sdks_server(version: str, hea
 
 
 class Builds(RequestContextBuilder):
-    """Makes contexts that say who made them."""
+    """Builds contexts that name their builder."""
 
     async def build(self, context: ServerCallContext, *given: Any, **named: Any) -> RequestContext:
         context.state["built"] = "by hand"
@@ -201,6 +201,6 @@ async def test_an_executor_can_declare_its_runs_safe_to_repeat() -> None:
 
 def test_without_the_extra_the_error_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "apcore_a2a.agents.a2a_sdk.bridge", raising=False)
-    monkeypatch.setitem(sys.modules, "a2a.server.context", None)  # as if it were not there
+    monkeypatch.setitem(sys.modules, "a2a.server.context", None)  # simulates a missing package
     with pytest.raises(ImportError, match=r"needs a2a-sdk: pip install 'apcore-a2a\[sdk\]'"):
         as_agent(Safe())

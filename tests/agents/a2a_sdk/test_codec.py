@@ -1,4 +1,4 @@
-"""The model across a2a-sdk's protobuf messages: nothing lost, nothing rounded."""
+"""Conversion of the model to a2a-sdk's protobuf messages and back: no value is lost or rounded."""
 
 import math
 from typing import Any, TypeVar, cast
@@ -23,12 +23,12 @@ T = TypeVar("T")
 
 
 def officially(value: msgspec.Struct, kind: Proto) -> Proto:
-    """What protobuf's own reader makes of the value's 1.0 JSON."""
+    """Return the message that protobuf's own parser reads from the 1.0 JSON of a value."""
     return json_format.Parse(msgspec.json.encode(value), kind)
 
 
 def exact(value: T) -> T:
-    """The same with strings for the numbers that protobuf would round."""
+    """Return a value with strings in place of numbers that protobuf would round."""
     return msgspec.convert(_exact(msgspec.to_builtins(value, builtin_types=(bytes,))), type(value))
 
 

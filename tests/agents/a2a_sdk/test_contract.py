@@ -20,7 +20,7 @@ Step = Callable[[RequestContext, EventQueue, TaskUpdater], Awaitable[None]]
 
 
 class Scripted(AgentExecutor):
-    """An executor that does what a test says."""
+    """An executor whose methods are written in the test."""
 
     def __init__(self, execute: Step, cancel: Step | None = None) -> None:
         self._execute, self._cancel = execute, cancel

@@ -1,4 +1,4 @@
-"""Executors written for a2a-sdk 0.3.x, served unchanged where that is installed: in an environment of its own."""
+"""Executors written for a2a-sdk 0.3.x, served unchanged in an environment with that version."""
 
 import os
 import re
@@ -20,7 +20,7 @@ V1 = {"A2A-Version": "1.0"}
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """The address of the one process for all tests."""
+    """Return the URL of the one process for all tests."""
     process = subprocess.Popen(
         [PYTHON, SCRIPT, sysconfig.get_path("purelib")],
         stderr=subprocess.PIPE,
@@ -45,7 +45,7 @@ def url() -> Iterator[str]:
 
 
 async def ask(url: str, *parts: Any, method: str = "SendMessage", **more: Any) -> Any:
-    """Send a message, in 1.0's words; the answer."""
+    """Send a message in the form of 1.0, and return the response."""
     message = {"messageId": "m", "role": "ROLE_USER", "parts": list(parts), **more.pop("message", {})}
     params = {"message": message, **more}
     async with httpx.AsyncClient(base_url=url, timeout=10) as client:

@@ -1,4 +1,4 @@
-"""What is refused before a task exists, and what a caller may learn from it."""
+"""Rejections before a task exists, and the details that they reveal to a caller."""
 
 import logging
 from typing import Any
@@ -153,7 +153,7 @@ async def test_apcores_own_control_modules_cannot_be_reached() -> None:
 
 @needs_preview
 async def test_a_preview_is_not_run_to_check_a_message() -> None:
-    """It refuses nothing, nobody would read what it says, and it may block the loop."""
+    """A preview rejects nothing, its result is not used, and it may block the event loop."""
 
     class Foresees(Add):
         def preview(self, inputs: Data, context: Any) -> None:
@@ -163,7 +163,7 @@ async def test_a_preview_is_not_run_to_check_a_message() -> None:
 
 
 async def test_an_acl_that_an_old_executor_does_not_expose_is_checked_by_the_call() -> None:
-    """Before 0.9 apcore does not judge access beforehand, and a user's executor does not tell its ACL."""
+    """Before 0.9 apcore does not check access in advance, and a custom executor does not expose its ACL."""
     if hasattr(apcore, "PreflightResult"):
         pytest.skip("this apcore judges access beforehand")
     agent = agent_of(apcore.Executor(registry_of(math__add=Add()), acl=apcore.ACL(rules=[], default_effect="deny")))

@@ -1,4 +1,4 @@
-"""The card that follows from the modules: what is on it, for whom, and that it is always up to date."""
+"""The card of the modules: its content for different callers, and that it is always up to date."""
 
 import json
 import logging
@@ -36,7 +36,7 @@ def ids(card: AgentCard) -> list[str]:
 
 
 def configured(**project: str) -> ServedExecutor:
-    """apcore's Registry keeps its configuration to itself, so it is given beside it."""
+    """apcore's Registry does not expose its configuration, so it is passed separately."""
     return ServedExecutor(registry_of(math__add=Add()), config=apcore.Config({"project": project}))
 
 
@@ -176,7 +176,7 @@ def test_a_card_can_be_sent() -> None:
 
 
 class Reads(apcore.ACL):  # type: ignore[misc]  # apcore is untyped
-    """An ACL of somebody's own, which only it can answer for."""
+    """A custom ACL class, whose rules only it can evaluate."""
 
     def check(self, caller_id: Any, target_id: Any, context: Any = None) -> bool:
         return bool(target_id == "math.add")

@@ -11,7 +11,7 @@ from apcore_a2a.agents.apcore.call import APPROVAL
 from apcore_a2a.agents.approvals import ANSWERS
 from apcore_a2a.errors import AgentError
 from apcore_a2a.protocol.model import TaskState
-from tests.agents.apcore.desks import Desk, Pay, TalkingDesk, gated, waiting
+from tests.agents.apcore.approval_handlers import Pay, PendingHandler, ResolvingHandler, gated, waiting
 from tests.agents.apcore.running import (
     Data,
     Pair,
@@ -47,7 +47,7 @@ async def test_a_module_can_ask_for_approval_itself_and_finds_the_answer() -> No
 
 
 async def test_an_approval_without_an_id_is_asked_for_again() -> None:
-    class Nameless(Desk):
+    class Nameless(PendingHandler):
         async def request_approval(self, request: Any) -> Any:
             self.requests.append(request)
             return apcore.ApprovalResult(status="pending" if len(self.requests) == 1 else "approved")
@@ -64,15 +64,15 @@ async def test_a_streaming_module_is_gated_as_well() -> None:
             self.paid.append(inputs)
             yield {"total": 10}
 
-    module, desk = Streams(), TalkingDesk()
-    agent, outcome = await waiting(desk, module)
+    module, handler = Streams(), ResolvingHandler()
+    agent, outcome = await waiting(handler, module)
     assert (outcome.state, module.paid) == (TaskState.INPUT_REQUIRED, [])
     assert (await reply(agent, outcome, "approve")).data == {"total": 10}
     assert module.paid == [{"a": 10, "b": 0}]
 
 
 async def test_a_handler_that_fails_fails_the_task_without_details() -> None:
-    class Broken(Desk):
+    class Broken(PendingHandler):
         async def request_approval(self, request: Any) -> Any:
             raise ConnectionError("postgres://admin:hunter2@db/approvals")
 
@@ -94,7 +94,7 @@ async def test_a_resumed_run_that_is_canceled_ends_at_once() -> None:
             return {}
 
     module = Waits()
-    agent, outcome = await waiting(TalkingDesk(), module)
+    agent, outcome = await waiting(ResolvingHandler(), module)
     async with asyncio.timeout(5):
         running = asyncio.ensure_future(reply(agent, outcome, "approve"))
         await module.started.wait()

@@ -7,7 +7,7 @@ import pytest
 
 from apcore_a2a.agents.apcore.approvals import MAX_DECISIONS
 from apcore_a2a.protocol.model import TaskState
-from tests.agents.apcore.desks import Pay
+from tests.agents.apcore.approval_handlers import Pay
 from tests.agents.apcore.running import Data, agent_of, call_of, registry_of, run
 from tests.requirements import requirement
 

@@ -24,7 +24,7 @@ from tests.agents.apcore.running import (
 
 pytestmark = needs_pipeline
 
-NOBODY = apcore.ACL(rules=[], default_effect="deny")
+DENY_ALL = apcore.ACL(rules=[], default_effect="deny")
 
 
 class Short(BaseModel):
@@ -72,11 +72,11 @@ def with_a_step_middleware(executor: apcore.Executor) -> None:
 
 
 def with_an_acl(executor: apcore.Executor) -> None:
-    executor.set_acl(NOBODY)
+    executor.set_acl(DENY_ALL)
 
 
 def with_an_acl_of_the_step(executor: apcore.Executor) -> None:
-    next(step for step in executor.current_strategy.steps if step.name == "acl_check").set_acl(NOBODY)
+    next(step for step in executor.current_strategy.steps if step.name == "acl_check").set_acl(DENY_ALL)
 
 
 def without_validation(executor: apcore.Executor) -> None:

@@ -1,4 +1,4 @@
-"""An executor without an approval handler: what requires approval is asked of the caller all the same."""
+"""An executor without an approval handler: the caller is asked instead."""
 
 import logging
 from typing import Any
@@ -10,14 +10,14 @@ from apcore_a2a.agents.apcore import approvals
 from apcore_a2a.agents.apcore.call import APPROVAL
 from apcore_a2a.agents.apcore.executor import ServedExecutor
 from apcore_a2a.protocol.model import Message, Operation, Part, Role, SendMessage, Task, TaskState
+from tests.agents.apcore.approval_handlers import Pay, PendingHandler
 from tests.agents.apcore.conftest import SpeakTo
-from tests.agents.apcore.desks import Desk, Pay
 from tests.agents.apcore.running import Add, Data, Spy, agent_of, call_of, needs_approvals, registry_of, reply, run
 from tests.interaction.wire_client import WireClient
 from tests.requirements import requirement
 
 TELLS = not hasattr(apcore, "ApprovalResult") or hasattr(getattr(apcore, "BuiltinApprovalGate", None), "handler")
-needs_to_know = pytest.mark.skipif(not TELLS, reason="this apcore does not tell whether there is an approval handler")
+needs_to_know = pytest.mark.skipif(not TELLS, reason="this apcore does not expose the approval handler")
 GATED = apcore.ModuleAnnotations(requires_approval=True)
 AMOUNT = {"a": 10, "b": 0}
 
@@ -99,10 +99,10 @@ async def test_a_module_without_requires_approval_runs_without_a_question() -> N
 async def test_a_handler_that_is_set_later_is_asked_instead() -> None:
     executor = apcore.Executor(registry_of(bank__pay=Pay()))
     agent = agent_of(executor)
-    desk = Desk()
-    executor.set_approval_handler(desk)
+    handler = PendingHandler()
+    executor.set_approval_handler(handler)
     outcome = await run(agent, call_of(AMOUNT))
-    assert (outcome.state, len(desk.requests)) == (TaskState.INPUT_REQUIRED, 1)
+    assert (outcome.state, len(handler.requests)) == (TaskState.INPUT_REQUIRED, 1)
     assert outcome.metadata["approvalId"] == "approval-1"
 
 
@@ -140,7 +140,7 @@ def test_an_executor_without_an_approval_handler_logs_a_warning(caplog: pytest.L
 
 
 class Own:
-    """An executor that is nobody's but its writer's: whether it asks anybody, it does not tell."""
+    """An executor that does not expose whether it has an approval handler."""
 
     def __init__(self, registry: Any) -> None:
         self.registry = registry
@@ -167,7 +167,7 @@ async def test_an_executor_that_does_not_expose_its_handler_logs_a_warning_and_i
 def test_an_executor_with_a_handler_or_without_need_of_one_logs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         if TELLS:
-            agent_of(apcore.Executor(registry_of(bank__pay=Pay()), approval_handler=Desk()))
+            agent_of(apcore.Executor(registry_of(bank__pay=Pay()), approval_handler=PendingHandler()))
         agent_of(ServedExecutor(registry_of(bank__pay=Pay())))
         agent_of(registry_of(bank__pay=Pay()))
         agent_of(apcore.Executor(registry_of(math__add=Add())))

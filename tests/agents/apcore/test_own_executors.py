@@ -1,4 +1,4 @@
-"""Executors that are not apcore's: any object that can call a module will do."""
+"""Executors other than apcore's: any object that can call a module."""
 
 import inspect
 from typing import Any
@@ -14,7 +14,7 @@ from tests.requirements import requirement
 
 
 class Bare:
-    """The least an executor can be: it takes no context, checks nothing and cannot stream."""
+    """A minimal executor: it takes no context, checks nothing and cannot stream."""
 
     def __init__(self, **modules: Any) -> None:
         self.registry = registry_of(**modules)
@@ -67,7 +67,7 @@ def test_methods_of_apcore_are_called_without_a_wrapper() -> None:
 
     async def anything(*args: Any, **options: Any) -> None: ...
 
-    for method in (third, anything, max):  # whether `max` takes a context nobody can say
+    for method in (third, anything, max):  # `max` has no signature
         assert passing_context(method) is method
     with pytest.raises(ValueError, match="signature"):
         inspect.signature(max)

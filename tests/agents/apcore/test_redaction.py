@@ -1,6 +1,6 @@
-"""What may be logged of a call that we make is what apcore alone would let be logged: nothing is redacted less.
+"""Redaction with cached schemas hides the same fields as apcore alone.
 
-Both are apcore's doing. What differs is whom it asks for the schema: the model itself, or a view that remembers.
+apcore redacts in both cases. It reads the schema either from the model itself or from a view that caches it.
 """
 
 from contextlib import suppress
@@ -39,7 +39,7 @@ class Nested(Anything):
 
 
 class Watch(apcore.Middleware):  # type: ignore[misc]  # apcore is untyped
-    """Keeps what may be logged, before and after the call; may change the inputs."""
+    """Records the redacted values before and after the call, and may change the inputs."""
 
     def __init__(self, **more: Any) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Watch(apcore.Middleware):  # type: ignore[misc]  # apcore is untyped
 
 
 async def logged_by_apcore(module: Any, inputs: Data, *, rules: Data | None = None, **more: Any) -> list[Any]:
-    """What the log of a call could hold that apcore makes alone."""
+    """Return the redacted values of a call through apcore alone."""
     watch, config = Watch(**more), apcore.Config({"obs": {"redaction": rules}}) if rules else None
     executor = apcore.Executor(registry_of(a__module=module), middlewares=[watch], config=config)
     with suppress(apcore.ModuleError, A2AError):
@@ -70,7 +70,7 @@ async def logged_by_apcore(module: Any, inputs: Data, *, rules: Data | None = No
 
 
 async def logged_by_us(module: Any, inputs: Data, *, rules: Data | None = None, **more: Any) -> list[Any]:
-    """The same of a message to an agent; the second time, when the schemas are remembered."""
+    """Return the redacted values of a message to an agent, in the second call, with cached schemas."""
     watch, config = Watch(**more), apcore.Config({"obs": {"redaction": rules}}) if rules else None
     executor = ServedExecutor(registry_of(a__module=module), middlewares=[watch], config=config)
     agent = agent_of(executor)
@@ -116,7 +116,7 @@ async def test_a_copy_for_the_log_shares_no_object_with_the_call() -> None:
 
 
 async def seen_by_steps(executor: Any) -> list[Any]:
-    """The modules that steps of one's own get to see."""
+    """Return the modules that custom pipeline steps receive."""
     seen: list[Any] = []
 
     class Looks(apcore.BaseStep):  # type: ignore[misc]  # apcore is untyped

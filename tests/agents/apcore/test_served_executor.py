@@ -1,4 +1,4 @@
-"""The executor of a registry: no time limits that nobody chose, the configured ACL, and an approval handler."""
+"""`ServedExecutor`: no default time limits, the configured ACL, and an approval handler."""
 
 import asyncio
 from typing import Any
@@ -13,7 +13,7 @@ from apcore_a2a.agents.apcore.modules import find_acl
 from apcore_a2a.errors import AgentError, TaskNotFoundError
 from tests.agents.apcore.running import Add, Data, agent_of, call_of, needs_approvals, needs_pipeline, registry_of, run
 
-NOBODY = apcore.ACL(rules=[], default_effect="deny")
+DENY_ALL = apcore.ACL(rules=[], default_effect="deny")
 
 
 class Slow:
@@ -43,7 +43,7 @@ def limited(milliseconds: int) -> apcore.Config:
 
 @pytest.fixture
 def tiny_defaults(monkeypatch: pytest.MonkeyPatch) -> apcore.Config:
-    """As if apcore's own limits were 1 ms: a configuration with these chose nothing."""
+    """Sets apcore's default limits to 1 ms: a configuration with these values has only defaults."""
     limits = {executor_module.DEFAULT_TIMEOUT: 1, executor_module.GLOBAL_TIMEOUT: 1}
     monkeypatch.setattr(executor_module, "APCORES_LIMITS", limits)
     return limited(1)
@@ -130,14 +130,14 @@ async def test_the_acl_that_the_configuration_names_is_enforced(tmp_path: Any) -
 def test_an_acl_is_exposed_whenever_it_was_set() -> None:
     executor = ServedExecutor(apcore.Registry())
     assert find_acl(executor) is None
-    executor.set_acl(NOBODY)
-    assert find_acl(executor) is executor.acl is NOBODY
+    executor.set_acl(DENY_ALL)
+    assert find_acl(executor) is executor.acl is DENY_ALL
 
 
 @needs_pipeline
 def test_an_acl_without_a_pipeline_step_is_not_that_of_a_custom_executor() -> None:
-    executor = apcore.Executor(apcore.Registry(), acl=NOBODY)
-    assert find_acl(executor) is NOBODY
+    executor = apcore.Executor(apcore.Registry(), acl=DENY_ALL)
+    assert find_acl(executor) is DENY_ALL
     executor.current_strategy.remove("acl_check")
     assert find_acl(executor) is None
 

@@ -1,4 +1,4 @@
-"""Functions that must not run unasked: the caller is asked, and what was asked for is what is run."""
+"""Functions that require approval: the caller is asked, and exactly the approved call runs."""
 
 import pytest
 
@@ -70,7 +70,7 @@ async def test_a_function_can_ask_after_its_approval() -> None:
 
 
 class Door:
-    """Lets everybody in."""
+    """An authenticator that accepts every request."""
 
     async def authenticate(self, headers):  # type: ignore[no-untyped-def]  # a test's own
         return None

@@ -1,4 +1,4 @@
-"""What a function can do while it runs: say how far it is, ask, and look at files."""
+"""The `Call` of a running function: progress, questions, and files."""
 
 import asyncio
 import threading
@@ -15,7 +15,7 @@ from tests.conversations import contents, make_call, talk_to, text_of
 
 
 def statuses(events: list[Event]) -> list[tuple[str, object]]:
-    """What was said on the way."""
+    """Return the progress texts of the events."""
     said: list[tuple[str, object]] = []
     for event in events:
         if isinstance(event, StatusUpdate) and event.status.message is not None:
@@ -197,7 +197,7 @@ async def test_artifacts_made_before_the_question_are_replaced_and_not_duplicate
     async def write(text: str, call: Call) -> AsyncIterator[str | dict[str, str]]:
         yield "Dear "
         yield {"kind": "letter"}
-        name = call.ask("Whom to?").text
+        name = call.ask("To which person?").text
         yield name
 
     async with talk_to(write) as user:

@@ -1,4 +1,4 @@
-"""What functions may ask for, what is refused, and who says that a run is safe to repeat."""
+"""The parameters of functions, rejected functions, and retry safety."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""Generator functions as agents: what becomes of what they yield."""
+"""Generator functions as agents: the events for the values that they yield."""
 
 import asyncio
 from collections.abc import AsyncIterator

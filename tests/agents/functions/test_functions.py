@@ -1,4 +1,4 @@
-"""Plain functions as agents: what becomes of what they return."""
+"""Plain functions as agents: the events for the values that they return."""
 
 import asyncio
 from dataclasses import dataclass
@@ -117,7 +117,7 @@ async def test_a_function_that_may_return_a_message_can_return_another_value() -
 
 
 async def test_a_message_without_an_annotation_completes_the_task() -> None:
-    async def reply(message: Message):  # type: ignore[no-untyped-def]  # the point: no promise
+    async def reply(message: Message):  # type: ignore[no-untyped-def]  # the point: no return annotation
         return agent_message("Hello to you")
 
     async with talk_to(reply) as user:
@@ -145,7 +145,7 @@ async def test_an_a2a_error_fails_the_task_with_its_text() -> None:
 )
 async def test_an_error_with_an_invalid_file_name_in_its_text_fails_the_task(error: AgentError) -> None:
     async def fail() -> str:
-        raise error  # `os.listdir` gives such names: a byte that is no UTF-8 is half of a character
+        raise error  # `os.listdir` returns such names: a byte that is not UTF-8 becomes a lone surrogate
 
     async with talk_to(fail) as user:
         task = await user.task("?")

@@ -1,4 +1,4 @@
-"""Functions as skills: how they are marked and collected, which one a message is for, and what the card says."""
+"""Functions as skills: marks, collections, the skill of a message, and the card."""
 
 import inspect
 import io
@@ -51,7 +51,7 @@ def said(text: str, skill_id: str | None = None, **fields: Any) -> Message:
     return Message(message_id="m", role=Role.USER, parts=(Part(text=text),), metadata=metadata, **fields)
 
 
-# ---- which functions -------------------------------------------------------------------------------------------------
+# ---- collecting ------------------------------------------------------------------------------------------------------
 
 
 class Calculator:
@@ -164,10 +164,10 @@ def test_a_function_that_cannot_be_marked_is_rejected_with_the_remedy() -> None:
     with pytest.raises(TypeError, match="give it an id with serve"):
         skill(id="x")(len)
     with pytest.raises(TypeError, match="@skill marks functions"):
-        skill("x")  # type: ignore[call-overload]  # the point: as somebody may try
+        skill("x")  # type: ignore[call-overload]  # the point: a wrong call
 
 
-# ---- which one a message is for --------------------------------------------------------------------------------------
+# ---- the skill of a message -----------------------------------------------------------------------------------------
 
 
 async def answer(user: Conversation, message: Message) -> list[list[object]]:

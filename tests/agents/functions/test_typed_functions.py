@@ -1,4 +1,4 @@
-"""Functions with typed parameters: how a message becomes their arguments, and what is refused before a task exists."""
+"""Functions with typed parameters: arguments from a message, and rejections before a task exists."""
 
 import enum
 import io
@@ -54,7 +54,7 @@ def message_of(*parts: Part) -> Message:
 
 
 async def result_of(function: Callable[..., Any], *parts: Part) -> Any:
-    """What is in the first part of the answer."""
+    """Return the content of the first part of the answer."""
     async with talk_to(function) as user:
         task = await user.task(message_of(*parts))
     assert task.status.state is TaskState.COMPLETED, task
@@ -234,7 +234,7 @@ async def test_a_file_url_is_rejected_if_the_content_is_needed() -> None:
             await user.task(message_of(Part(url="https://example.com/a.png"), Part(text="What is it?")))
 
 
-# ---- what it may be --------------------------------------------------------------------------------------------------
+# ---- kinds of functions ----------------------------------------------------------------------------------------------
 
 
 def blocking(a: int, b: int) -> int:

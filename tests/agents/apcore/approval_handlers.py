@@ -1,4 +1,4 @@
-"""Approval handlers that wait for a decision, and a module they guard."""
+"""Approval handlers that wait for a decision, and a module that requires approval."""
 
 from typing import Any
 
@@ -7,14 +7,14 @@ import apcore
 from tests.agents.apcore.running import Add, Data, Outcome, Returns, agent_of, call_of, registry_of, run
 
 
-class Desk:
-    """An approval handler that waits for a decision, and can be told one."""
+class PendingHandler:
+    """An approval handler whose approvals stay pending until `decisions` has a decision."""
 
     def __init__(self, *, reason: str | None = "costs money") -> None:
         self.requests: list[Any] = []
         self.decisions: dict[str, str] = {}
         self.checked: list[str] = []
-        self.told: list[tuple[str, bool, str | None]] = []
+        self.resolved: list[tuple[str, bool, str | None]] = []
         self.reason = reason
 
     def result(self, status: str, approval_id: str) -> Any:
@@ -29,19 +29,19 @@ class Desk:
         return self.result(self.decisions.get(approval_id, "pending"), approval_id)
 
 
-class TalkingDesk(Desk):
+class ResolvingHandler(PendingHandler):
     async def resolve(self, approval_id: str, *, approved: bool, reason: str | None = None) -> bool:
-        self.told.append((approval_id, approved, reason))
+        self.resolved.append((approval_id, approved, reason))
         self.decisions[approval_id] = "approved" if approved else "rejected"
         return True
 
 
-class StoreBackedDesk(Desk):
-    """What takes the answer is the store of the handler, as with apcore-mcp."""
+class StoreBackedHandler(PendingHandler):
+    """Its store has `resolve`, as in apcore-mcp."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.store = TalkingDesk()
+        self.store = ResolvingHandler()
         self.decisions = self.store.decisions
 
 
@@ -56,10 +56,10 @@ class Pay(Add):
         return await super().execute(inputs, context)
 
 
-def gated(desk: Desk, **modules: Any) -> apcore.Executor:
-    return apcore.Executor(registry_of(**modules), approval_handler=desk)
+def gated(handler: PendingHandler, **modules: Any) -> apcore.Executor:
+    return apcore.Executor(registry_of(**modules), approval_handler=handler)
 
 
-async def waiting(desk: Desk, pay: Pay, **options: Any) -> tuple[Any, Outcome]:
-    agent = agent_of(gated(desk, bank__pay=pay, text__echo=Returns({"echo": True})), **options)
+async def waiting(handler: PendingHandler, pay: Pay, **options: Any) -> tuple[Any, Outcome]:
+    agent = agent_of(gated(handler, bank__pay=pay, text__echo=Returns({"echo": True})), **options)
     return agent, await run(agent, call_of({"a": 10, "b": 0}, skill="bank.pay"))

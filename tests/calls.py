@@ -1,4 +1,4 @@
-"""What something costs in calls of Python functions, resumptions of coroutines among them: no clock, no noise."""
+"""Counts calls of Python functions, including resumed coroutines: a cost measure without clock or noise."""
 
 import sys
 from collections.abc import Awaitable
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 async def count_calls(work: Awaitable[T]) -> tuple[int, T]:
-    """How many Python functions were called, and what came of it."""
+    """Return the number of Python function calls of some work, and its result."""
     calls = 0
 
     def count(frame: FrameType, event: str, argument: object) -> None:

@@ -1,7 +1,7 @@
-"""What every test runs under.
+"""Settings of every test.
 
-Hypothesis without wall-clock deadlines, and the same examples on each CI run; a cache directory that is nobody's;
-what was covered is saved when the last test is over.
+Hypothesis has no wall-clock deadlines, and the same examples on each CI run. The cache directory is empty. The coverage
+data are saved after the last test.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Talking to an agent through a real engine over a memory store; every wait is bounded."""
+"""Conversations with an agent through a real engine on a memory store. Every wait has a time limit."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -44,7 +44,7 @@ def to_message(content: str | Part | Message, **fields: Any) -> Message:  # Any:
 
 
 async def batches(stream: Events) -> AsyncGenerator[list[LogEntry], None]:
-    """What a stream tells, as it comes."""
+    """Yield the batches of a stream as they arrive."""
     while (batch := stream.take()) is not None:
         if batch:
             yield batch
@@ -56,12 +56,13 @@ class Conversation:
     """A user of one engine."""
 
     def __init__(self, engine: Engine) -> None:
-        self.engine, self.context = engine, CallContext()
+        self.engine = engine
+        self.context = CallContext()
 
     async def ask(
         self, content: str | Part | Message, *, task: Task | None = None, now: bool = False
     ) -> Task | Message:
-        """Send a message; the answer, at once or when the task is at rest."""
+        """Send a message, and return the response, immediately or when the task is at rest."""
         message = to_message(content, **({} if task is None else {"task_id": task.id}))
         request = SendMessage(message=message, configuration=NOW if now else SendConfiguration())
         async with asyncio.timeout(PATIENCE):
@@ -69,13 +70,13 @@ class Conversation:
         return answer.task() if isinstance(answer, Document) else answer
 
     async def task(self, content: str | Part | Message, *, task: Task | None = None, now: bool = False) -> Task:
-        """The same, when the answer must be a task."""
+        """Send a message whose response must be a task, and return the task."""
         answer = await self.ask(content, task=task, now=now)
         assert isinstance(answer, Task)
         return answer
 
     async def stream(self, content: str | Part | Message, *, task: Task | None = None) -> list[Event]:
-        """All events of a run."""
+        """Send a message, and return all events of its run."""
         message = to_message(content, **({} if task is None else {"task_id": task.id}))
         async with asyncio.timeout(PATIENCE):
             stream = await self.engine.stream_message(SendMessage(message=message), self.context)
@@ -91,7 +92,7 @@ class Conversation:
         return found.task() if isinstance(found, Document) else found
 
     async def watch(self, task: Task) -> AsyncGenerator[Task, None]:
-        """The task after each of its events, from now on until it has ended."""
+        """Yield the task after each of its events, until it has ended."""
         try:
             stream = await self.engine.subscribe(SubscribeToTask(id=task.id), self.context)
         except UnsupportedOperationError:  # it has ended
@@ -102,7 +103,7 @@ class Conversation:
                 yield await self.look(task)
 
     async def until(self, task: Task, *states: TaskState) -> Task:
-        """The task, once it is in one of the states."""
+        """Wait until the task is in one of the states, and return it."""
         async with asyncio.timeout(PATIENCE), aclosing(self.watch(task)) as tasks:
             return await anext(task async for task in tasks if task.status.state in states)
 
@@ -122,7 +123,7 @@ async def talk_to(
 
 
 def text_of(answer: Task | Message | None) -> str:
-    """What the agent said last: of a task, its status message."""
+    """Return the text of a message, or of the status message of a task."""
     message = answer.status.message if isinstance(answer, Task) else answer
     return "" if message is None else "|".join(str(part.text) for part in message.parts)
 
@@ -132,12 +133,12 @@ def content_of(part: Part) -> object:
 
 
 def contents(task: Task) -> list[list[object]]:
-    """What is in each artifact of a task."""
+    """Return the contents of each artifact of a task."""
     return [[content_of(part) for part in artifact.parts] for artifact in task.artifacts]
 
 
 def make_call(content: str | Part | Message = "Hello") -> Call:
-    """A call as an engine would make it for the first message of a task."""
+    """Return the call of an engine for the first message of a task."""
     message = to_message(content)
     task = Task(id="task", context_id="context", status=TaskStatus(state=TaskState.SUBMITTED), history=[message])
     return Call(request=SendMessage(message=message), task=task, caller=Caller(), cancel=CancelToken())

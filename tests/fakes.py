@@ -1,10 +1,10 @@
-"""Agents that do exactly what a test wrote, when the test lets them.
+"""Agents that follow a script of the test, and gates that stop them at a defined point.
 
     gate = Gate()
     agent = ScriptedAgent({"slow": (chunk("a"), gate, chunk("b", append=True), COMPLETED)})
 
-A message is answered with the script filed under its text. A run that comes to a gate stands there until the test opens
-it: `await gate.reached()`, look, `gate.open()`. Nothing here waits by the clock.
+The text of a message selects its script. A run that reaches a gate waits until the test opens it:
+`await gate.reached()`, assert, `gate.open()`. No wait here depends on the clock.
 """
 
 import asyncio
@@ -15,22 +15,23 @@ from apcore_a2a.agent import Admission, AgentEvent, Call, Caller
 from apcore_a2a.errors import A2AError
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Message, Part, Role, StatusUpdate, TaskState, TaskStatus
 
-PATIENCE: Final = 20.0  # seconds that any test waits for anything: only what hangs waits that long
+PATIENCE: Final = 20.0  # seconds: the time limit of all waits in tests, which only a hang reaches
 
 
 class Gate:
-    """A place in a script where a run stands until the test lets it pass; an opened gate stays open.
+    """A point in a script at which a run waits until the test opens the gate. An opened gate stays open.
 
-    Whoever stands at a deaf gate does not hear that they are cancelled, as the engine cancels: once. The second time is
-    a test that failed before it opened the gate, and wants to end.
+    A run at a deaf gate ignores its first cancellation, the one of the engine. A second cancellation ends it: it comes
+    from a test that failed before it opened the gate.
     """
 
     def __init__(self, *, deaf: bool = False) -> None:
-        self._reached, self._opened = asyncio.Event(), asyncio.Event()
+        self._reached = asyncio.Event()
+        self._opened = asyncio.Event()
         self._deaf = deaf
 
     async def reached(self) -> None:
-        """Wait until a run stands here."""
+        """Wait until a run has reached the gate."""
         async with asyncio.timeout(PATIENCE):
             await self._reached.wait()
 
@@ -44,7 +45,7 @@ class Gate:
     async def stand(self) -> None:
         self._reached.set()
         if self._opened.is_set():
-            await asyncio.sleep(0)  # even an open gate is a place where others pass
+            await asyncio.sleep(0)  # an open gate also lets other tasks run
         while not self._opened.is_set():
             try:
                 await self._opened.wait()
@@ -58,7 +59,7 @@ Step = AgentEvent | Gate | BaseException  # an exception is raised
 
 
 def pause() -> Gate:
-    """A gate that is open: what is yielded before it is not taken together with what comes after."""
+    """Return an open gate, which separates the events before it from those after it into two batches."""
     gate = Gate()
     gate.open()
     return gate
@@ -83,7 +84,7 @@ ASKS: Final = status(TaskState.INPUT_REQUIRED, "What next?")
 
 
 class Keys:
-    """An authenticator: whoever shows `X-API-Key: key of ada` is ada."""
+    """An authenticator: `X-API-Key: key of ada` authenticates the caller ada."""
 
     def authenticate(self, headers: dict[str, str]) -> Caller | None:
         claim, of, name = headers.get("x-api-key", "").partition(" of ")
@@ -94,9 +95,9 @@ class Keys:
 
 
 class ScriptedAgent:
-    """Plays the script of a message's text, or `default`; `calls` keeps what it was called with, in order.
+    """Runs the script for the text of a message, or `default`. `calls` records its calls in order.
 
-    An A2AError filed alone under a text refuses that message before there is a task.
+    An A2AError in place of a script rejects the message before a task exists.
     """
 
     def __init__(
@@ -107,7 +108,9 @@ class ScriptedAgent:
         may_reply: bool = False,
         retry_safe: bool = False,
     ) -> None:
-        self.scripts, self.default, self.may_reply = scripts, default, may_reply
+        self.scripts = scripts
+        self.default = default
+        self.may_reply = may_reply
         self.retry_safe = retry_safe
         self.calls: list[Call] = []
 
@@ -123,7 +126,7 @@ class ScriptedAgent:
     async def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
         self.calls.append(call)
         script = self._script(call)
-        assert not isinstance(script, A2AError)  # it was refused
+        assert not isinstance(script, A2AError)  # otherwise it was rejected
         for step in script:
             match step:
                 case Gate():

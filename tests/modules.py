@@ -28,16 +28,16 @@ class Add:
 
 
 class Pay(Add):
-    """Adds, but asks first."""
+    """Adds, and requires an approval."""
 
     description = "Add two numbers, after asking"
     annotations = apcore.ModuleAnnotations(requires_approval=True)
 
 
 class Hang(Add):
-    """Never ends by itself."""
+    """Never returns."""
 
-    description = "Wait for ever"
+    description = "Wait forever"
 
     async def execute(self, inputs: dict[str, Any], context: Any) -> dict[str, Any]:
         await asyncio.Event().wait()
@@ -45,7 +45,7 @@ class Hang(Add):
 
 
 def registry(**modules: Any) -> apcore.Registry:
-    """A registry of modules by id, with `__` for the dot; one that adds, when none are given."""
+    """Return a registry of modules by id, with `__` for the dot. Without arguments it has the module `math.add`."""
     made = apcore.Registry(extensions_dir="nowhere")
     for name, module in (modules or {"math__add": Add()}).items():
         made.register(name.replace("__", "."), module)

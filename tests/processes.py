@@ -1,4 +1,4 @@
-"""Servers in processes of their own, for what only a process can show: signals, exit codes, kill -9."""
+"""Servers in separate processes, for tests of signals, exit codes and kill -9."""
 
 import asyncio
 import os
@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 PATIENCE = 45.0
-SOURCES = Path(os.environ.get("TESTED_SOURCES") or Path(__file__).parent.parent / "src")  # a mutant's are elsewhere
+SOURCES = Path(os.environ.get("TESTED_SOURCES") or Path(__file__).parent.parent / "src")  # mutants have other sources
 
 
 class Process:
-    """A Python process whose standard error is read as it comes."""
+    """A Python process whose standard error is read continuously."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -25,19 +25,19 @@ class Process:
         return self._process.pid
 
     async def says(self, pattern: str) -> re.Match[str]:
-        """Wait until it has said something that matches."""
+        """Wait until its output matches the pattern."""
         stderr = self._process.stderr
         assert stderr is not None
         async with asyncio.timeout(PATIENCE):
             while (match := re.search(pattern, self.said)) is None:
                 line = await stderr.readline()
                 if not line:
-                    raise AssertionError(f"it ended without saying {pattern!r}:\n{self.said}")
+                    raise AssertionError(f"the process ended without the output {pattern!r}:\n{self.said}")
                 self.said += line.decode()
             return match
 
     async def ends(self) -> int:
-        """Wait until it has ended; its exit code."""
+        """Wait until it has ended, and return its exit code."""
         stderr = self._process.stderr
         assert stderr is not None
         async with asyncio.timeout(PATIENCE):
@@ -45,7 +45,7 @@ class Process:
             return await self._process.wait()
 
     async def lines(self) -> AsyncIterator[str]:
-        """What it says, line by line, for as long as it lives."""
+        """Yield its output, line by line, until it ends."""
         stderr = self._process.stderr
         assert stderr is not None
         async for line in stderr:
@@ -57,7 +57,7 @@ class Process:
 
 @asynccontextmanager
 async def running(*arguments: str, python: str = sys.executable, **environment: str) -> AsyncIterator[Process]:
-    """`python …` with our sources; killed at the end if it has not ended by itself."""
+    """Run `python …` with our sources, and kill the process at the end if it is still running."""
     process = await asyncio.create_subprocess_exec(
         python,
         *arguments,

@@ -10,10 +10,11 @@ Step = Callable[[RequestContext, TaskUpdater, EventQueue], Awaitable[None]]
 
 
 class Scripted:
-    """An executor that does what a test says; its `cancel` publishes CANCELED unless told otherwise."""
+    """An executor whose methods a test defines. By default `cancel` publishes CANCELED."""
 
     def __init__(self, execute: Step, cancel: Step | None = None) -> None:
-        self._execute, self._cancel = execute, cancel
+        self._execute = execute
+        self._cancel = cancel
         self.cancelled: list[RequestContext] = []
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:

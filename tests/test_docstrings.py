@@ -15,7 +15,7 @@ EXPORTED = [getattr(apcore_a2a, name) for name in apcore_a2a.__all__]
 FURTHER = (Application, EventQueue, RequestContext, RequestContextBuilder, TaskUpdater)
 CLASSES = [*filter(inspect.isclass, EXPORTED), *FURTHER]
 INTERNAL = {"Application.open_or_say_why"}  # the server's
-# What the engine asks of a store: told once, in that contract, and nobody else calls it.
+# The methods that the engine calls on a store. The store contract documents them, and no application calls them.
 OF_STORES = {name for contract in (Store, ReportsTrouble, ReportsUsage) for name in vars(contract)}
 
 

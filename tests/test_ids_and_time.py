@@ -1,4 +1,4 @@
-"""Ids that nobody can guess, and times as A2A writes them."""
+"""Unguessable ids, and times in the format of A2A."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""apcore's modules on a real socket, and a speaker of every binding and version."""
+"""apcore modules on a real socket, and a client for every binding and version."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -19,7 +19,7 @@ class SpeakTo(Protocol):
 
 @pytest.fixture(params=WIRES, ids=lambda tongue: " ".join(tongue))
 async def speak_to(request: pytest.FixtureRequest) -> AsyncIterator[SpeakTo]:
-    """Serves a registry or an executor and speaks to it, once for every binding and version."""
+    """Serves a registry or an executor, with a client for each binding and version."""
     binding, version = request.param
     async with AsyncExitStack() as stack:
 

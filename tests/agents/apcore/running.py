@@ -1,4 +1,4 @@
-"""Real apcore modules, and a small driver for agents: what the engine does, without the engine."""
+"""Real apcore modules, and a small driver that runs agents without an engine."""
 
 import asyncio
 from collections.abc import Mapping
@@ -28,15 +28,15 @@ from apcore_a2a.protocol.model import (
     encode,
 )
 
-Data = dict[str, Any]  # Any: what a module takes and gives is JSON
+Data = dict[str, Any]  # Any: inputs and outputs of modules are JSON
 Events = list[AgentEvent]
 
 needs_approvals = pytest.mark.skipif(not hasattr(apcore, "ApprovalPendingError"), reason="apcore 0.7.0 and newer")
 needs_pipeline = pytest.mark.skipif(not hasattr(apcore, "PipelineEngine"), reason="apcore 0.18 and newer")
 needs_preview = pytest.mark.skipif(not hasattr(apcore, "PreviewResult"), reason="apcore 0.21 and newer")
 
-# Executors: one that we make for a registry, and one that a user has made. What an ACL or an approval handler does must
-# be the same with both, where apcore lets us ask a user's executor for them.
+# Executors: a ServedExecutor, and a custom one. The effect of an ACL or an approval handler must be the same with both,
+# if this version of apcore exposes them.
 EXECUTORS = [
     pytest.param(ServedExecutor, id="ours"),
     pytest.param(apcore.Executor, id="the user's", marks=needs_pipeline),
@@ -68,7 +68,7 @@ class Add:
 
 
 class Returns:
-    """Answers with a value; no schemas."""
+    """Returns a value. Has no schemas."""
 
     description = "Return a value"
 
@@ -81,7 +81,7 @@ class Returns:
 
 
 class Echo:
-    """Answers with a copy of its inputs, and spoils the original."""
+    """Returns a copy of its inputs, and changes the original."""
 
     description = "Echo"
 
@@ -95,7 +95,7 @@ class Echo:
 
 
 class Raises:
-    """Fails with an exception; no schemas."""
+    """Raises an exception. Has no schemas."""
 
     description = "Raise an exception"
 
@@ -107,7 +107,7 @@ class Raises:
 
 
 class Spy:
-    """Keeps what it was called with; no schemas."""
+    """Records its inputs. Has no schemas."""
 
     description = "Look around"
 
@@ -142,7 +142,7 @@ class Counts:
 
 
 def registry_of(**modules: Any) -> apcore.Registry:
-    """A registry of modules, whose ids have a double underscore for the dot."""
+    """Return a registry of modules. A double underscore in a keyword stands for a dot in the id."""
     registry = apcore.Registry()
     for name, module in modules.items():
         registry.register(name.replace("__", "."), module)
@@ -159,7 +159,7 @@ def agent_of(source: Any = None, *, default_skill: str = "", by_caller: bool = T
 
 
 def call_of(*contents: Any, skill: Any = None, caller: Caller = Caller(), **fields: Any) -> Call:  # noqa: B008  # frozen
-    """A message: text for a string, a part as it is, data for anything else."""
+    """Return a call with a message: text for a string, a part as it is, data for any other value."""
     parts = tuple(
         content if isinstance(content, Part) else Part(text=content) if isinstance(content, str) else Part(data=content)
         for content in contents
@@ -172,7 +172,7 @@ def call_of(*contents: Any, skill: Any = None, caller: Caller = Caller(), **fiel
 
 
 class Outcome:
-    """What came of a run: its events, and the task they lead to."""
+    """The result of a run: its events, and the resulting task."""
 
     def __init__(self, call: Call) -> None:
         self.call = call
@@ -204,13 +204,13 @@ class Outcome:
 
     @property
     def parts(self) -> list[Part]:
-        """The parts of the only artifact."""
+        """Return the parts of the only artifact."""
         (artifact,) = self.task.artifacts
         return artifact.parts
 
     @property
     def data(self) -> Any:
-        """The data of the only part of the only artifact."""
+        """Return the data of the only part of the only artifact."""
         (part,) = self.parts
         return part.data
 
@@ -237,6 +237,6 @@ def take(outcome: Outcome, event: AgentEvent) -> None:
 
 
 async def reply(agent: Agent, outcome: Outcome, *contents: Any, **fields: Any) -> Outcome:
-    """Send another message to a task that waits."""
+    """Send another message to a waiting task."""
     call = call_of(*contents, memo=outcome.memo, **fields)
     return await run(agent, replace(call, task=outcome.task))

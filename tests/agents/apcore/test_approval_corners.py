@@ -1,4 +1,4 @@
-"""Approvals where less usual things happen: modules that ask, streams, failing handlers."""
+"""Unusual cases of approvals: modules that ask, streams, failing handlers."""
 
 import asyncio
 from typing import Any

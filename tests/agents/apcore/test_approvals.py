@@ -1,4 +1,4 @@
-"""A call that waits for a human is stored, decided by a reply or elsewhere, and resumed as it was."""
+"""A call that waits for an approval is stored, decided by a reply or elsewhere, and resumed unchanged."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A registry without an executor: what requires approval is asked of the caller, never run unasked."""
+"""A registry without an executor: the caller is asked for approvals."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What is admitted is what apcore finds valid, whatever its pipeline is made of."""
+"""Admission agrees with the checks of apcore, for any pipeline."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ class Short(BaseModel):
     @field_validator("text")
     @classmethod
     def look_up(cls, text: str) -> str:
-        return {"a": "b"}[text]  # a mistake: KeyError is no ValueError
+        return {"a": "b"}[text]  # a bug: KeyError is not a ValueError
 
 
 class Refuses(apcore.BaseStep if hasattr(apcore, "BaseStep") else object):  # type: ignore[misc]
@@ -103,11 +103,11 @@ async def test_admission_agrees_with_the_checks_of_apcore(
 ) -> None:
     executor = make_executor(registry_of(a__module=module))
     agent = agent_of(executor)
-    change(executor)  # later: the agent is there already
+    change(executor)  # after the agent was created
     if executor.validate("a.module", inputs).valid:
         await agent.admit(call_of(inputs))
     else:
-        with pytest.raises((A2AError, KeyError)):  # the mistake of a validator is as much a bug as before
+        with pytest.raises((A2AError, KeyError)):  # a bug in a validator is still a bug
             await agent.admit(call_of(inputs))
 
 
@@ -134,10 +134,10 @@ async def test_inputs_that_are_not_objects_are_left_to_apcore() -> None:
 
 
 async def test_the_first_check_of_an_older_pipeline_that_fails_ends_the_dry_run() -> None:
-    """Before 0.32 the failure is raised, as it is or in a PipelineStepError."""
+    """Before 0.32 the failure is raised, itself or inside a PipelineStepError."""
 
     class Strategy:
-        """Raises where apcore's engine first looks at it."""
+        """Raises when apcore's engine first accesses it."""
 
         def __init__(self, error: Exception) -> None:
             self.name = "older"

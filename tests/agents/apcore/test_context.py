@@ -1,4 +1,4 @@
-"""What a module learns about its caller and the message, on every apcore."""
+"""The context of a module: its caller and the message, on every apcore."""
 
 import time
 from typing import Any

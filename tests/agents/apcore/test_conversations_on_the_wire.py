@@ -1,4 +1,4 @@
-"""What was said before, as a module finds it: through a socket, over each binding and version."""
+"""The history that a module receives: through a socket, over each binding and version."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from tests.requirements import requirement
 
 
 class Listens:
-    """Answers with what was said before: the texts of the user, and how long each answer was."""
+    """Returns the history: the texts of the user, and the length of each answer."""
 
     description = "Say what was said before"
 

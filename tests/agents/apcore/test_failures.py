@@ -1,4 +1,4 @@
-"""What clients are told about failures: by the table, in our words, and nothing about our machine.
+"""Errors that clients see: by the table, with our texts, and without local details.
 
 How it arrives is in `test_failures_on_the_wire.py`.
 """
@@ -21,13 +21,13 @@ SKILL = "a.module"
 
 
 def every_error() -> list[Exception]:
-    """One of each class of apcore's errors, made without its constructor: what counts is the code."""
+    """Return one error of each class of apcore, without its constructor: only the code counts."""
     classes = {each for each in vars(apcore.errors).values() if isinstance(each, type) and issubclass(each, Exception)}
     made = []
     for kind in sorted(classes, key=lambda each: each.__name__):
         error = kind.__new__(kind)
         vars(error).update(code="MADE_UP", message="/secret/path/x", details={"secret": "x"}, cause=None)
-        error.__cause__ = error  # as newer apcore leaves it
+        error.__cause__ = error  # as in newer apcore
         made.append(error)
     return made
 
@@ -96,7 +96,7 @@ async def test_a_call_of_a_module_that_is_missing_names_no_module() -> None:
     assert "secret" not in failed.value.message
 
 
-# Peer weakness 31: what is taken out of other people's texts, and what is not
+# Peer weakness 31: what is removed from third-party texts, and what is not
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a client is told about failures, as it arrives: through a socket, over each binding and version.
+"""Errors as clients receive them: through a socket, over each binding and version.
 
 What can be known before there is a task is an error of the request. Once there is a task, it fails: its status message
 has the text, and in its metadata what the requirements want in the `data` of an error, with the code.
@@ -23,11 +23,11 @@ from tests.interaction.wire_client import Refused, WireClient
 from tests.requirements import requirement
 
 SKILL = "a.module"
-WRAPS_EXCEPTIONS = hasattr(apcore.Executor, "current_strategy")  # newer apcore makes a ModuleExecuteError of any other
+WRAPS_EXCEPTIONS = hasattr(apcore.Executor, "current_strategy")  # newer apcore wraps others in a ModuleExecuteError
 
 
 class Waits:
-    """Never ends by itself."""
+    """Never returns."""
 
     description = "Wait for ever"
 
@@ -46,12 +46,12 @@ def message(*parts: Part, skill: str | None = None) -> SendMessage:
 async def refusal(speaker: WireClient, said: SendMessage) -> Refused:
     with pytest.raises(Refused) as refused:
         await speaker.call(Operation.SEND, said)
-    assert not (await speaker.list()).tasks  # nothing was begun
+    assert not (await speaker.list()).tasks  # no task was created
     return refused.value
 
 
 def failure(task: Task) -> tuple[str, Mapping[str, Any]]:
-    """The text of a failed task, and what else its status message says."""
+    """Return the text of a failed task, and the metadata of its status message."""
     assert task.status.state is TaskState.FAILED
     assert task.status.message is not None
     (part,) = task.status.message.parts
@@ -60,7 +60,7 @@ def failure(task: Task) -> tuple[str, Mapping[str, Any]]:
 
 
 async def failure_of(speak_to: SpeakTo, error: Exception) -> tuple[str, Mapping[str, Any]]:
-    """What a client reads of a module that raises the exception: in the answer, and when it asks again."""
+    """Return the error of a module that raises the exception: in the response, and by a later request."""
     speaker = await speak_to(registry_of(a__module=Raises(error)))
     task = await speaker.send("go")
     told = failure(task)
@@ -81,7 +81,7 @@ async def test_an_unknown_skill_is_rejected_by_name(speak_to: SpeakTo) -> None:
     refused = await refusal(speaker, message(Part(text="hi"), skill="math.sub"))
     if speaker.version == "0.3":
         assert refused.code == -32601
-    else:  # where -32601 is for methods alone
+    else:  # in 1.0 -32601 is for methods only
         assert refused.code == -32602
     assert refused.message == "Skill not found: math.sub"
     assert '"ModuleNotFoundError"' in json.dumps(refused.data)

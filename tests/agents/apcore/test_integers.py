@@ -1,4 +1,4 @@
-"""A whole number is an integer where the schema says so, at any depth; every other number stays as it came."""
+"""Integers are restored where the schema says integer, at any depth. Other numbers are unchanged."""
 
 from typing import Annotated, Any, Literal
 
@@ -25,7 +25,7 @@ def inputs_of(schema: Any, data: Any) -> Any:
 
 
 def taking(schema: Any, **definitions: Any) -> dict[str, Any]:
-    """The schema of an object with a property `x`."""
+    """Return the schema of an object with a property `x`."""
     return {"type": "object", "properties": {"x": schema}, "$defs": definitions}
 
 
@@ -59,7 +59,7 @@ class Tree(BaseModel):
 def test_a_pydantic_model_gets_its_integers_at_any_depth() -> None:
     branch = {"size": 3.0, "weight": 3.0, "branches": [{"size": 4.0}] * 20, "level": 2.0}
     deep: dict[str, Any] = {"size": 1.0}
-    for _ in range(18):  # deeper than the card follows a schema that contains itself
+    for _ in range(18):  # deeper than the card expands a recursive schema
         deep = {"size": 1.0, "branches": [deep]}
     data = {
         "size": 5.0,
@@ -80,7 +80,7 @@ def test_a_pydantic_model_gets_its_integers_at_any_depth() -> None:
     del read["branches"]
     expected = {
         "size": 5,
-        "either": 5.0,  # a number is allowed: it stays what it was
+        "either": 5.0,  # a number is allowed, so it is unchanged
         "by_name": {"a": {"size": 0}},
         "pair": [1, 1.0],
         "what": {"kind": "cut", "size": 2.0},
@@ -195,11 +195,11 @@ class Strict(BaseModel, strict=True):
 
 @pytest.mark.parametrize(
     "schema",
-    [Strict, pytest.param(taking(INTEGER), marks=needs_pipeline)],  # 0.6.0 runs no module whose schema is a dict
+    [Strict, pytest.param(taking(INTEGER), marks=needs_pipeline)],  # 0.6.0 cannot run modules with dict schemas
 )
 async def test_the_module_receives_the_integer_and_the_message_is_unchanged(schema: Any) -> None:
     spy = Spy()
-    spy.input_schema = schema  # type: ignore[attr-defined]  # what apcore looks for
+    spy.input_schema = schema  # type: ignore[attr-defined]  # the attribute that apcore reads
     call = call_of({"x": 5.0})
     await run(agent_of(a__spy=spy), call)
     assert same(spy.inputs, {"x": 5})
@@ -224,6 +224,6 @@ async def test_a_large_value_costs_a_few_calls_per_item(schema: Any, value: Any)
             inside = {str(number): value for number in range(size)}
         integers.restore({"x": inside})
 
-    await restore(1)  # what is worked out once
+    await restore(1)  # fill the cache
     calls, _ = await count_calls(restore(1_000))
     assert calls <= 1_000 * 12 + 20

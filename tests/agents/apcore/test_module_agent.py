@@ -1,4 +1,4 @@
-"""How a run goes, and what stops it."""
+"""Runs of modules, and their cancellation."""
 
 import asyncio
 import threading
@@ -123,11 +123,11 @@ async def test_a_canceled_run_ends_at_once_and_cancels_its_module() -> None:
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        await module.canceled.wait()  # apcore 0.32 by itself would let it run on
+        await module.canceled.wait()  # apcore 0.32 alone would not cancel it
 
 
 async def test_a_canceled_run_of_a_custom_executor_ends_at_once_and_sets_the_token() -> None:
-    """Whether the module is canceled, too, is for that executor to say: apcore 0.32 lets it run on."""
+    """That executor decides whether the module is canceled: apcore 0.32 lets it continue."""
     module, token = Waits(), CancelToken()
     async with asyncio.timeout(5):
         agent = agent_of(apcore.Executor(registry_of(a__waits=module)))

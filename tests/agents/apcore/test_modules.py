@@ -1,4 +1,4 @@
-"""Modules as they are described, found, and watched."""
+"""`Modules`: descriptions, lookup, and notifications of changes."""
 
 import gc
 import logging

@@ -1,4 +1,4 @@
-"""What older versions of apcore do differently, played by executors and registries of ours on every version."""
+"""Behaviour of older versions of apcore, simulated by test executors and registries on every version."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tests.agents.apcore.running import Add, Data, Returns, call_of, needs_appro
 
 
 class Acl:
-    """As before 0.28: a yes or a no."""
+    """As before 0.28: allowed or denied."""
 
     def __init__(self, allows: bool) -> None:
         self.allows = allows
@@ -33,7 +33,7 @@ class Result:
 
 
 class Executor06:
-    """As until 0.8: the schema is checked, nothing else."""
+    """As until 0.8: only the schema is checked."""
 
     def __init__(self, acl: Acl | None = None, errors: list[Data] | None = None) -> None:
         self.registry = registry_of(math__add=Add())
@@ -48,7 +48,7 @@ class Executor06:
 
 
 class Executor09(Executor06):
-    """As from 0.9 to 0.16: all is checked, at once."""
+    """As from 0.9 to 0.16: everything is checked at once."""
 
     def __init__(self, *checks: Check) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ async def test_fields_of_a_schema_that_is_a_dict_are_named(error: Data, violatio
 
 @needs_approvals
 async def test_without_an_approval_handler_no_token_is_passed() -> None:
-    class Asking(Executor06):  # before 0.27 a token that no gate takes reaches the module
+    class Asking(Executor06):  # before 0.27 a token without a gate reaches the module
         calls: list[Data] = []  # noqa: RUF012  # one test, one list
 
         async def call_async(self, module_id: str, inputs: Data, context: Any) -> Data:

@@ -1,4 +1,4 @@
-"""What a module returns, as it arrives: through a socket, over each binding and version, on every apcore."""
+"""Outputs of modules as clients receive them: through a socket, over each binding and version, on every apcore."""
 
 import json
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Numbers(RootModel[list[int]]):
 
 
 class Own:
-    """An executor that is not apcore's."""
+    """An executor other than apcore's."""
 
     def __init__(self, **modules: Any) -> None:
         self.registry = registry_of(**modules)
@@ -72,7 +72,7 @@ OUTPUTS: list[tuple[Any, list[Part]]] = [
 
 
 def parts_of(task: Task) -> list[Part]:
-    """The parts of the one artifact that a completed task has."""
+    """Return the parts of the single artifact of a completed task."""
     assert task.status.state is TaskState.COMPLETED
     (artifact,) = task.artifacts
     return artifact.parts
@@ -145,7 +145,7 @@ async def test_an_output_that_does_not_match_its_schema_fails_the_task(speak_to:
 
 @needs_pipeline
 async def test_none_matches_every_schema(speak_to: SpeakTo) -> None:
-    """So newer apcore has it; 0.6.0 compares None as any other output."""
+    """As in newer apcore. 0.6.0 validates None like any other output."""
     speaker = await speak_to(registry_of(a__module=Returns(None, output_schema=Reading)))
     assert parts_of(await speaker.send("go")) in ([], [data(None)])
 
@@ -185,6 +185,6 @@ def test_an_executor_limited_to_objects_rejects_modules_with_other_outputs(schem
     with pytest.raises(ValueError, match=r"a\.module.*ServedExecutor"):
         agent_of(executor)
     agent_of(ServedExecutor(registry_of(a__module=Returns("hello", output_schema=schema))))
-    agent_of(Own(a__module=Returns("hello", output_schema=schema)))  # no pipeline of apcore's
+    agent_of(Own(a__module=Returns("hello", output_schema=schema)))  # has no pipeline of apcore
     for objects in (Reading, {"type": ["object", "null"]}):
         agent_of(apcore.Executor(registry_of(a__module=Returns({}, output_schema=objects))))

@@ -1,4 +1,4 @@
-"""Parts into inputs, and outputs into parts: nothing lost, nothing shared, nothing that JSON cannot say."""
+"""Conversion of parts to inputs and of outputs to parts: no value is lost or shared, all are JSON."""
 
 import dataclasses
 import enum

@@ -1,4 +1,4 @@
-"""A view of a registry is the registry, but for the time it takes to ask for a schema."""
+"""A registry view behaves as the registry, but caches schemas."""
 
 import gc
 import weakref
@@ -23,13 +23,13 @@ def model() -> type[BaseModel]:
 
 
 def view_of(module: Any) -> Any:
-    """The module as an executor sees it."""
+    """Return the view of a module that an executor receives."""
     return RegistryView(registry_of(a__module=module)).get("a.module")
 
 
 def schema_view_of(schema: Any) -> Any:
     view = view_of(Returns({}, input_schema=schema))
-    view.input_schema.model_json_schema()  # the first answer is the model's own; from the second on they are remembered
+    view.input_schema.model_json_schema()  # the first result is that of the model, later ones are cached
     return view.input_schema
 
 
@@ -177,10 +177,10 @@ async def test_the_view_skips_no_check() -> None:
 
 @needs_pipeline
 async def test_a_message_costs_less_than_a_bare_call() -> None:
-    """Counted in calls of functions, those of the checks at the door included."""
+    """Counted in function calls, including those of the admission checks."""
     agent, executor = agent_of(math__add=Add()), apcore.Executor(registry_of(math__add=Add()))
     inputs = {"a": 1, "b": 2}
-    await run(agent, call_of(inputs))  # what is made once is made
+    await run(agent, call_of(inputs))  # fill the caches
     await executor.call_async("math.add", inputs)
     ours, _ = await count_calls(run(agent, call_of(inputs)))
     theirs, _ = await count_calls(executor.call_async("math.add", inputs))

@@ -1,4 +1,4 @@
-"""Which module a message is for."""
+"""The module that a message is for."""
 
 import apcore
 import pytest
@@ -35,7 +35,7 @@ async def test_a_message_without_a_skill_is_for_the_default_one() -> None:
 
 
 async def test_a_message_without_a_skill_is_for_the_only_one() -> None:
-    nameless = Returns({}, description="")  # not offered, so it is no skill
+    nameless = Returns({}, description="")  # not a skill without a description
     assert (await run(agent_of(a__module=nameless, math__add=Add()), call_of({"a": 1, "b": 2}))).data == {"total": 3}
 
 

@@ -1,4 +1,4 @@
-"""How a module looks as a skill."""
+"""Modules as skills of the card."""
 
 import json
 from typing import Any
@@ -122,7 +122,7 @@ def test_a_streaming_skill_is_marked() -> None:
     assert "streaming" not in params_of(Returns({}))
 
 
-# What people read may be overridden
+# Texts can be overridden
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_true_is_a_schema_that_accepts_any_value() -> None:
 
 
 def doubling(levels: int) -> Schema:
-    """A schema whose definitions each name the next one twice."""
+    """Return a schema whose definitions each refer to the next one twice."""
     definitions: Schema = {}
     for level in range(levels):
         reference = {"$ref": f"#/$defs/D{level + 1}"}

@@ -1,4 +1,4 @@
-"""What users hand to us becomes `Modules`, and stays as it was."""
+"""`open_modules` accepts registries, executors and clients, and does not change them."""
 
 import ast
 from pathlib import Path
@@ -47,12 +47,12 @@ async def test_another_executor_is_used_unchanged() -> None:
 def test_the_configuration_of_a_client_and_of_a_served_executor_is_known() -> None:
     config = apcore.Config({"project": {"name": "calculator"}})
     assert open_modules(ServedExecutor(apcore.Registry(), config=config)).config is config
-    assert open_modules(apcore.Executor(apcore.Registry(), config=config)).config is None  # it does not tell
+    assert open_modules(apcore.Executor(apcore.Registry(), config=config)).config is None  # not exposed
     if hasattr(apcore, "APCore"):
         assert open_modules(apcore.APCore(config=config)).config is config
 
 
-# What is handed over may be changed later, and counts
+# Later changes of a served object apply
 
 
 async def test_a_middleware_added_later_applies() -> None:
@@ -83,16 +83,16 @@ async def test_a_step_added_later_applies() -> None:
     assert seen == ["math.add"]
 
 
-# What is handed over is not changed by us
+# Served objects do not change
 
 
 def attributes(*things: Any) -> list[dict[str, Any]]:
-    """All attributes of things, with the contents of their lists and dicts."""
+    """Return all attributes of objects, with the contents of their lists and dicts."""
     return [{name: repr(value) for name, value in vars(thing).items()} for thing in things]
 
 
 def classes(*kinds: type) -> list[dict[str, Any]]:
-    """What a class has of its own, by identity: whatever is put in the place of a method is another object."""
+    """Return the attributes of a class by identity: a replaced method is another object."""
     return [dict(vars(kind)) for kind in kinds]
 
 
@@ -126,7 +126,7 @@ async def test_served_objects_do_not_change(kind: str) -> None:
     if kind != "a registry":
         source = apcore.Executor(registry) if kind == "an executor" else ServedExecutor(registry)
         executors = [source]
-        await source.call_async("a.module", {"text": "hello"})  # what apcore itself keeps of a call, it has kept
+        await source.call_async("a.module", {"text": "hello"})  # apcore itself caches data with the first call
         source.registry.get_definition("a.module")
     models: list[type] = [Question, Answer, Text, BaseModel, Module, Counts, apcore.Registry, apcore.Executor]
     before = attributes(module, streaming, registry, *executors), classes(*models)
@@ -142,7 +142,7 @@ async def test_served_objects_do_not_change(kind: str) -> None:
 
 
 def private_names(source: str) -> list[str]:
-    """Private names of objects other than `self`, by attribute or as a string for getattr and its like."""
+    """Return private names of objects other than `self`, as attributes or as strings for getattr and the like."""
     found = []
     for node in ast.walk(ast.parse(source)):
         match node:

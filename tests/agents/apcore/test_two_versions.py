@@ -1,4 +1,4 @@
-"""The oldest apcore that we promise and the newest, each in a process of its own, served by the same command."""
+"""The oldest supported apcore and the newest, each in a process of its own, served by the same command."""
 
 import subprocess
 import sys

@@ -4,7 +4,7 @@ Invariant: except for listings, the cost of an operation does not depend on the 
 
 A running task is stored as the engine's live object. A task at rest is stored as its encoded bytes, which the garbage
 collector never scans. Events are not stored, because the event log holds those of a running task, and a finished task
-replaces them. The exception are events for webhooks, which are stored until they are delivered (`webhook_table`).
+replaces them. As an exception, events for webhooks are stored until they are delivered (`webhook_table`).
 
 Ended tasks are in two queues in the order of their ends, which is the order of expiry and eviction: one queue of all
 tasks, and one of each quota key. A task enters the queues when it has ended and no webhook waits for its events. A task

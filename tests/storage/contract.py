@@ -29,7 +29,7 @@ from apcore_a2a.protocol.model import (
     TaskStatus,
     encode,
 )
-from apcore_a2a.storage.contract import Change, Page, Query, Store, TaskListResult
+from apcore_a2a.storage.contract import Change, Page, Query, Store, TaskListResult, Webhook
 from apcore_a2a.storage.custom import TaskStoreAdapter
 from apcore_a2a.storage.memory import InMemoryTaskStore
 from apcore_a2a.storage.postgres.store import PostgresStore
@@ -236,6 +236,19 @@ async def write_task(store: Store, author: Author, *states: TaskState) -> Author
     assert await store.create(author.create()) is None
     for state in states:
         await append(store, author.status(state))
+    return author
+
+
+def hook(task_id: str = "t", config_id: str = "w", *, url: str = "https://example.com/hook") -> Webhook:
+    """Return a webhook of a task, set in A2A 0.3."""
+    return Webhook(config=PushConfig(url=url, id=config_id, task_id=task_id, token="secret"), a2a_version="0.3")
+
+
+async def create_with_webhook(store: Store, author: Author, webhook: Webhook) -> Author:
+    """Create the author's task together with a webhook."""
+    change = author.create()
+    change.webhook = webhook
+    assert await store.create(change) is None
     return author
 
 

@@ -8,11 +8,11 @@ import pytest
 from apcore_a2a.errors import InvalidParamsError, OverloadedError
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import copy
-from apcore_a2a.protocol.model import PushConfig, StatusUpdate, Task, TaskState, encode
-from apcore_a2a.storage.contract import MAX_WEBHOOKS, Claim, DeliveryReport, Webhook, WebhookStore
+from apcore_a2a.protocol.model import StatusUpdate, Task, TaskState, encode
+from apcore_a2a.storage.contract import MAX_WEBHOOKS, Claim, DeliveryReport, WebhookStore
 from apcore_a2a.storage.sqlite.store import SQLiteStore
 from tests.storage.conftest import MakeStore
-from tests.storage.contract import ALICE, BOB, STORES, TTL, Author, Clock, append, write_task
+from tests.storage.contract import ALICE, BOB, STORES, TTL, Author, Clock, append, create_with_webhook, hook, write_task
 
 TIMED = [name for name, kind in STORES.items() if kind.retains]
 Store = Any  # Any: a Store with `webhooks`, as all of STORES
@@ -31,22 +31,11 @@ async def make(make_store: MakeStore, name: str, capacity: int = 100) -> Store:
     return store
 
 
-def hook(task_id: str = "t", config_id: str = "w", *, url: str = "https://example.com/hook") -> Webhook:
-    return Webhook(config=PushConfig(url=url, id=config_id, task_id=task_id, token="secret"), a2a_version="0.3")
-
-
 async def claim_one(store: Store) -> Claim:
     claims = await store.webhooks.claim(10, LEASE)
     assert len(claims) == 1
     claim: Claim = claims[0]
     return claim
-
-
-async def create(store: Store, author: Author, webhook: Webhook) -> Author:
-    change = author.create()
-    change.webhook = webhook
-    assert await store.create(change) is None
-    return author
 
 
 async def deliver_all(store: Store) -> list[tuple[str, int]]:
@@ -67,7 +56,7 @@ def test_every_store_has_webhooks(store: Store) -> None:
 
 
 async def test_a_webhook_created_with_its_task_receives_every_event(store: Store) -> None:
-    author = await create(store, Author("t"), hook())
+    author = await create_with_webhook(store, Author("t"), hook())
     await append(store, author.work())
     claim = await claim_one(store)
     assert (claim.owner, claim.webhook.delivered, claim.webhook.latest) == (ALICE, 0, 2)
@@ -101,7 +90,7 @@ async def test_a_webhook_saved_when_the_task_rests_receives_the_last_event(store
 
 
 async def test_task_at_returns_the_task_as_it_was_after_each_event(store: Store) -> None:
-    author = await create(store, Author("t"), hook())
+    author = await create_with_webhook(store, Author("t"), hook())
     seen: list[Task] = [copy(author.task)]
     for change in (author.work, lambda: author.chunk("a"), lambda: author.chunk("b"), author.complete):
         await append(store, change())
@@ -123,7 +112,7 @@ async def test_task_at_works_for_a_webhook_saved_between_two_events(store: Store
 
 
 async def test_delivered_events_are_not_claimed_again(store: Store) -> None:
-    author = await create(store, Author("t"), hook())
+    author = await create_with_webhook(store, Author("t"), hook())
     assert await deliver_all(store) == [("w", 1)]
     assert await store.webhooks.claim(10, LEASE) == []
     await append(store, author.work())
@@ -133,7 +122,7 @@ async def test_delivered_events_are_not_claimed_again(store: Store) -> None:
 
 
 async def test_each_webhook_of_a_task_has_its_own_cursor(store: Store) -> None:
-    author = await create(store, Author("t"), hook(config_id="a"))
+    author = await create_with_webhook(store, Author("t"), hook(config_id="a"))
     assert await deliver_all(store) == [("a", 1)]
     await store.webhooks.save(hook(config_id="b"), ALICE)
     await append(store, author.work())
@@ -144,7 +133,7 @@ async def test_each_webhook_of_a_task_has_its_own_cursor(store: Store) -> None:
 @pytest.mark.parametrize("name", TIMED)
 async def test_a_claim_is_exclusive_until_its_lease_expires(name: str, make_store: MakeStore, clock: Clock) -> None:
     store = await make(make_store, name)
-    await create(store, Author("t"), hook())
+    await create_with_webhook(store, Author("t"), hook())
     first = await claim_one(store)
     clock.now += LEASE - 1
     assert await store.webhooks.claim(10, LEASE) == []
@@ -157,7 +146,7 @@ async def test_a_claim_is_exclusive_until_its_lease_expires(name: str, make_stor
 @pytest.mark.parametrize("name", TIMED)
 async def test_a_worker_that_continues_keeps_its_claim(name: str, make_store: MakeStore, clock: Clock) -> None:
     store = await make(make_store, name)
-    author = await create(store, Author("t"), hook())
+    author = await create_with_webhook(store, Author("t"), hook())
     await append(store, author.work())
     claim = await claim_one(store)
     clock.now += LEASE - 1
@@ -170,7 +159,7 @@ async def test_a_worker_that_continues_keeps_its_claim(name: str, make_store: Ma
 @pytest.mark.parametrize("name", TIMED)
 async def test_a_webhook_can_be_claimed_again_after_its_pause(name: str, make_store: MakeStore, clock: Clock) -> None:
     store = await make(make_store, name)
-    await create(store, Author("t"), hook())
+    await create_with_webhook(store, Author("t"), hook())
     await store.webhooks.settle(
         await claim_one(store), DeliveryReport(delivered=0, attempts=1, reason="HTTP 500", pause=2)
     )
@@ -185,7 +174,7 @@ async def test_a_webhook_can_be_claimed_again_after_its_pause(name: str, make_st
 async def test_the_longest_due_webhooks_are_claimed_first(name: str, make_store: MakeStore, clock: Clock) -> None:
     store = await make(make_store, name)
     for number in range(5):
-        await create(store, Author(f"t{number}"), hook(f"t{number}"))
+        await create_with_webhook(store, Author(f"t{number}"), hook(f"t{number}"))
         clock.now += 1
     for claim in await store.webhooks.claim(2, LEASE):
         await store.webhooks.settle(claim, DeliveryReport(delivered=0, attempts=1, pause=1))
@@ -195,7 +184,7 @@ async def test_the_longest_due_webhooks_are_claimed_first(name: str, make_store:
 
 
 async def test_a_failed_webhook_is_not_claimed_until_it_is_saved_again(store: Store) -> None:
-    author = await create(store, Author("t"), hook())
+    author = await create_with_webhook(store, Author("t"), hook())
     given_up = DeliveryReport(delivered=0, attempts=4, failed=True, reason="timeout")
     assert await store.webhooks.settle(await claim_one(store), given_up)
     await append(store, author.work())
@@ -210,7 +199,7 @@ async def test_a_failed_webhook_is_not_claimed_until_it_is_saved_again(store: St
 
 
 async def test_a_claim_is_void_after_its_webhook_is_saved_again_or_removed(store: Store) -> None:
-    await create(store, Author("t"), hook())
+    await create_with_webhook(store, Author("t"), hook())
     claim = await claim_one(store)
     await store.webhooks.save(hook(), ALICE)
     assert not await store.webhooks.settle(claim, DeliveryReport(delivered=1))
@@ -222,7 +211,7 @@ async def test_a_claim_is_void_after_its_webhook_is_saved_again_or_removed(store
 
 
 async def test_removing_a_webhook_keeps_the_others(store: Store) -> None:
-    author = await create(store, Author("t"), hook(config_id="a"))
+    author = await create_with_webhook(store, Author("t"), hook(config_id="a"))
     await store.webhooks.save(hook(config_id="b"), ALICE)
     assert await store.webhooks.remove("t", ALICE, "a")
     await append(store, author.work())
@@ -230,7 +219,7 @@ async def test_removing_a_webhook_keeps_the_others(store: Store) -> None:
 
 
 async def test_an_owner_cannot_access_webhooks_of_another_owner(store: Store) -> None:
-    await create(store, Author("t"), hook())
+    await create_with_webhook(store, Author("t"), hook())
     assert await store.webhooks.save(hook(config_id="theirs"), BOB) is None
     assert await store.webhooks.of_task("t", BOB) is None
     assert await store.webhooks.of_task("unknown", ALICE) is None
@@ -241,7 +230,7 @@ async def test_an_owner_cannot_access_webhooks_of_another_owner(store: Store) ->
 
 
 async def test_a_task_has_a_limited_number_of_webhooks(store: Store) -> None:
-    await create(store, Author("t"), hook(config_id="0"))
+    await create_with_webhook(store, Author("t"), hook(config_id="0"))
     for number in range(1, MAX_WEBHOOKS):
         await store.webhooks.save(hook(config_id=str(number)), ALICE)
     with pytest.raises(InvalidParamsError, match="16 webhooks at most"):
@@ -250,7 +239,7 @@ async def test_a_task_has_a_limited_number_of_webhooks(store: Store) -> None:
 
 
 async def test_webhooks_are_removed_with_their_task(store: Store) -> None:
-    await create(store, Author("t"), hook())
+    await create_with_webhook(store, Author("t"), hook())
     assert await store.remove("t", ALICE)
     assert await store.webhooks.claim(10, LEASE) == []
     assert await store.webhooks.of_task("t", ALICE) is None
@@ -259,8 +248,8 @@ async def test_webhooks_are_removed_with_their_task(store: Store) -> None:
 
 
 async def test_the_backlog_is_counted(store: Store, clock: Clock) -> None:
-    author = await create(store, Author("t"), hook())
-    await create(store, Author("u"), hook("u"))
+    author = await create_with_webhook(store, Author("t"), hook())
+    await create_with_webhook(store, Author("u"), hook("u"))
     for claim in await store.webhooks.claim(10, LEASE):
         failed = claim.webhook.config.task_id == "u"
         await store.webhooks.settle(claim, DeliveryReport(delivered=0 if failed else 1, failed=failed))
@@ -274,7 +263,7 @@ async def test_the_backlog_is_counted(store: Store, clock: Clock) -> None:
 @pytest.mark.parametrize("name", TIMED)
 async def test_the_backlog_reports_its_age(name: str, make_store: MakeStore, clock: Clock) -> None:
     store = await make(make_store, name)
-    await create(store, Author("t"), hook())
+    await create_with_webhook(store, Author("t"), hook())
     clock.now += 7
     assert (await store.webhooks.backlog()).oldest == 7
     await deliver_all(store)
@@ -286,7 +275,7 @@ async def test_a_task_is_retained_while_a_webhook_waits_for_its_events(
     name: str, make_store: MakeStore, clock: Clock
 ) -> None:
     store = await make(make_store, name, 2)
-    author = await create(store, Author("t"), hook())
+    author = await create_with_webhook(store, Author("t"), hook())
     await append(store, author.work())
     await append(store, author.complete())
     other = await write_task(store, Author("other"), TaskState.WORKING)
@@ -303,7 +292,7 @@ async def test_a_task_is_retained_while_a_webhook_waits_for_its_events(
 @pytest.mark.parametrize("name", TIMED)
 async def test_a_failed_webhook_does_not_retain_its_task(name: str, make_store: MakeStore, clock: Clock) -> None:
     store = await make(make_store, name, 1)
-    author = await create(store, Author("t"), hook())
+    author = await create_with_webhook(store, Author("t"), hook())
     await append(store, author.work())
     await append(store, author.complete())
     await store.webhooks.settle(await claim_one(store), DeliveryReport(delivered=0, failed=True))
@@ -327,7 +316,7 @@ async def test_a_new_webhook_retains_a_task_that_was_evictable(name: str, make_s
 async def test_sqlite_finds_undelivered_events_after_a_restart(tmp_path: Path, clock: Clock) -> None:
     before: Store = SQLiteStore(tmp_path / "tasks.db", clock=clock, monotonic=clock)
     await before.open()
-    author = await create(before, Author("t"), hook())
+    author = await create_with_webhook(before, Author("t"), hook())
     await append(before, author.work())
     assert await before.webhooks.settle(await claim_one(before), DeliveryReport(delivered=1, attempts=2, pause=LEASE))
     await before.close()

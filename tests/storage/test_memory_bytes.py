@@ -5,10 +5,23 @@ import inspect
 import pytest
 
 from apcore_a2a.errors import LimitExceededError, OverloadedError, StoreUnavailableError
-from apcore_a2a.protocol.model import PushConfig, Task, TaskState, TaskStatus
-from apcore_a2a.storage.contract import DeliveryReport, Query, Usage, Webhook
+from apcore_a2a.protocol.model import Task, TaskState, TaskStatus
+from apcore_a2a.storage.contract import DeliveryReport, Query, Usage
 from apcore_a2a.storage.memory import InMemoryTaskStore
-from tests.storage.contract import ALICE, BOB, TTL, Author, Clock, append, assert_holds, ids, timestamp, write_task
+from tests.storage.contract import (
+    ALICE,
+    BOB,
+    TTL,
+    Author,
+    Clock,
+    append,
+    assert_holds,
+    create_with_webhook,
+    hook,
+    ids,
+    timestamp,
+    write_task,
+)
 
 KB = 1000
 MAX = 100 * KB
@@ -196,10 +209,7 @@ async def test_each_task_is_counted_and_evicted_once() -> None:
     clock.now += TTL
     for number in range(10):  # more tasks than the limit
         author = await finish(store, f"n-{number}", 10)
-        webhook = Webhook(
-            config=PushConfig(url="https://me.example/h", id="w", task_id=author.task.id), a2a_version="1.0"
-        )
-        assert await store.webhooks.save(webhook, ALICE) is not None
+        assert await store.webhooks.save(hook(author.task.id), ALICE) is not None
         assert await store.webhooks.remove(author.task.id, ALICE, "w")
     assert await names(store) == ["n-9", "n-8", "n-7"]
     for name in ("x", "y", "z"):
@@ -261,11 +271,7 @@ async def test_the_bytes_of_an_overwritten_task_count_once() -> None:
 async def test_the_bytes_for_webhooks_are_free_again_after_delivery() -> None:
     store = InMemoryTaskStore(max_bytes=20_000, max_bytes_per_owner=20_000)
     for number in range(50):
-        author = Author(f"t{number}")
-        change = author.create()
-        config = PushConfig(url="https://example.com/hook", id="w", task_id=author.task.id)
-        change.webhook = Webhook(config=config, a2a_version="1.0")
-        await store.create(change)
+        author = await create_with_webhook(store, Author(f"t{number}"), hook(f"t{number}"))
         await append(store, author.work())
         await append(store, author.chunk("x" * 2_000))
         await append(store, author.complete())
@@ -277,11 +283,7 @@ async def test_the_bytes_for_webhooks_are_free_again_after_delivery() -> None:
 
 async def test_events_that_wait_for_a_webhook_count_against_the_limit() -> None:
     store = InMemoryTaskStore(max_bytes=20_000, max_bytes_per_owner=20_000)
-    author = Author("t")
-    change = author.create()
-    config = PushConfig(url="https://example.com/hook", id="w", task_id="t")
-    change.webhook = Webhook(config=config, a2a_version="1.0")
-    await store.create(change)
+    author = await create_with_webhook(store, Author("t"), hook())
     await append(store, author.work())
     await append(store, author.chunk("x" * 8_000))
     await append(store, author.complete())

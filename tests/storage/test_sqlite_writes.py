@@ -10,11 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from apcore_a2a.errors import StaleWriteError
-from apcore_a2a.protocol.model import PushConfig, TaskState, encode
-from apcore_a2a.storage.contract import Query, Webhook
+from apcore_a2a.protocol.model import TaskState, encode
+from apcore_a2a.storage.contract import Query
 from apcore_a2a.storage.sqlite.database import SQLiteTuning
 from apcore_a2a.storage.sqlite.store import READER_THREADS, SQLiteStore
-from tests.storage.contract import ALICE, TTL, Author, Clock, append, assert_holds, ids, timestamp, write_task
+from tests.storage.contract import ALICE, TTL, Author, Clock, append, assert_holds, hook, ids, timestamp, write_task
 from tests.storage.sqlite_spy import Spy
 
 # ---- the cost of writes ----------------------------------------------------------------------------------------------
@@ -77,8 +77,7 @@ async def test_an_event_advances_the_webhooks_of_its_task_in_the_same_commit(
     author = await write_task(sqlite, Author("t"))
     await write_task(sqlite, Author("without"), TaskState.WORKING)
     for name in ("a", "b"):
-        config = PushConfig(url="https://example.com", id=name, task_id="t")
-        await sqlite.webhooks.save(Webhook(config=config, a2a_version="1.0"), ALICE)
+        await sqlite.webhooks.save(hook(config_id=name), ALICE)
     await append(sqlite, author.work())
     await append(sqlite, author.chunk("x", "y"))
     with pytest.raises(StaleWriteError):

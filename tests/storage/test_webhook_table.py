@@ -5,18 +5,17 @@ import tracemalloc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apcore_a2a.protocol.model import PushConfig, TaskState, encode
-from apcore_a2a.storage.contract import DeliveryReport, Webhook
+from apcore_a2a.protocol.model import TaskState, encode
+from apcore_a2a.storage.contract import DeliveryReport
 from apcore_a2a.storage.webhook_table import STALE_ENTRIES, TaskWebhooks, WebhookTable
-from tests.storage.contract import ALICE, Author, Clock
+from tests.storage.contract import ALICE, Author, Clock, hook
 
 
 def table_with(*names: str) -> tuple[WebhookTable, Clock]:
     clock = Clock()
     table = WebhookTable(clock)
     for name in names:
-        config = PushConfig(url="https://example.com", id="w", task_id=name)
-        table.begin(name, ALICE, Webhook(config=config, a2a_version="1.0"))
+        table.begin(name, ALICE, hook(name))
         table.add_events(name, Author(name).create().events, TaskState.SUBMITTED)
     return table, clock
 
@@ -43,8 +42,7 @@ def test_stale_heap_entries_of_claims_are_removed() -> None:
 
 def test_events_for_a_removed_webhook_only_are_dropped() -> None:
     table, _ = table_with("t")
-    slow = PushConfig(url="https://example.com", id="slow", task_id="t")
-    table.save(Webhook(config=slow, a2a_version="1.0"), ALICE, document=b"{}", state=TaskState.WORKING, version=1)
+    table.save(hook(config_id="slow"), ALICE, document=b"{}", state=TaskState.WORKING, version=1)
     table.add_events("t", [b"{}"], TaskState.COMPLETED)
     for claim in table.claim(10, 30):
         if claim.webhook.config.id == "w":
@@ -69,13 +67,11 @@ def test_the_incremental_byte_count_equals_the_stored_bytes(steps: list[tuple[st
     version = 1
     state = TaskState.WORKING
     for step, name in steps:
-        config = PushConfig(url=f"https://example.com/{'x' * version}", id=name, task_id="t")
+        url = f"https://example.com/{'x' * version}"
         match step:
             case "save":
                 document = encode(author.task)
-                table.save(
-                    Webhook(config=config, a2a_version="1.0"), ALICE, document=document, state=state, version=version
-                )
+                table.save(hook(config_id=name, url=url), ALICE, document=document, state=state, version=version)
             case "add" | "end" if "t" in table.tasks and state is TaskState.WORKING:
                 if step == "end":
                     state = TaskState.COMPLETED

@@ -22,6 +22,7 @@ TRAFFIC: Final = "tests/http/test_traffic.py"
 
 
 HANDSHAKES: Final = "tests/hostile/test_handshakes.py"
+AMBIGUOUS: Final = "test_an_ambiguous_request_is_rejected"
 
 LISTENER: Final = "../http/server/tls.py"
 GUARD: Final = "../http/server/connection.py"
@@ -234,7 +235,13 @@ MUTANTS: Final = (
     ),
     Mutant("cached certificates are limited", CERTIFICATES, "if len(self._known) >= MAX_REMEMBERED:", "if False:", TLS),
     Mutant("a certificate without a name is rejected", CERTIFICATES, "if not name or (", "if (", TLS),
-    Mutant("handshakes are limited", LISTENER, "if len(self._handshakes) >= MAX_HANDSHAKES:", "if False:", HANDSHAKES),
+    Mutant(
+        "handshakes are limited",
+        LISTENER,
+        "if len(self._handshakes) >= self._limits.max_handshakes:",
+        "if False:",
+        HANDSHAKES,
+    ),
     Mutant(
         "a new handshake replaces the oldest",
         LISTENER,
@@ -245,7 +252,7 @@ MUTANTS: Final = (
     Mutant(
         "a handshake has a deadline",
         LISTENER,
-        "ssl_handshake_timeout=HANDSHAKE_TIME",
+        "ssl_handshake_timeout=self._limits.timeout",
         "ssl_handshake_timeout=60",
         HANDSHAKES,
     ),
@@ -336,4 +343,4 @@ MUTANTS: Final = (
 
 
 if __name__ == "__main__":
-    sys.exit(run_all(MUTANTS, cases_of(SMUGGLING, "test_a_request_with_two_meanings"), sys.argv[1:]))
+    sys.exit(run_all(MUTANTS, cases_of(SMUGGLING, AMBIGUOUS), sys.argv[1:]))

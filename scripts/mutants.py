@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 ROOT: Final = Path(__file__).parent.parent
 COUNTS: Final = ROOT / "scripts" / "mutants.json"
 HOSTILE: Final = "tests/hostile/test_jwt_forgeries.py"
+FORGED: Final = "test_a_forged_token"
 FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S+::.*?)(?: - .*)?$", re.MULTILINE)
 
 
@@ -321,12 +322,17 @@ def run(mutant: Mutant) -> list[str]:
 
 
 def cases_of(tests: str, name: str) -> Iterator[str]:
-    """Yield the cases of one test, or all cases if the name is empty."""
+    """Yield the cases of one test, or all cases if the name is empty.
+
+    Raises:
+        ValueError: there is no case, for example because the test has another name now.
+    """
     line = [sys.executable, "-m", "pytest", "-q", "--collect-only", tests]
     listed = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
-    for case in listed.stdout.splitlines():
-        if f"::{name}" in case:
-            yield case
+    cases = [case for case in listed.stdout.splitlines() if f"::{name}" in case]
+    if not cases:
+        raise ValueError(f"{tests} has no test whose name begins with {name}")
+    yield from cases
 
 
 def run_all(mutants: Sequence[Mutant], cases: Iterable[str], names: list[str]) -> int:
@@ -352,4 +358,4 @@ def run_all(mutants: Sequence[Mutant], cases: Iterable[str], names: list[str]) -
 
 
 if __name__ == "__main__":
-    sys.exit(run_all(MUTANTS, cases_of(HOSTILE, "test_a_forged_token"), sys.argv[1:]))
+    sys.exit(run_all(MUTANTS, cases_of(HOSTILE, FORGED), sys.argv[1:]))

@@ -14,8 +14,8 @@ from scripts.mutants import COUNTS, ROOT, Mutant, cases_of, read_counts, write_c
 PAGE: Final = ROOT / "docs" / "security.md"
 TABLES: Final = {"tokens": mutants.MUTANTS, "http": http_mutants.MUTANTS}
 CASES: Final = {
-    "forged tokens": (mutants.HOSTILE, "test_a_forged_token"),
-    "ambiguous requests": (http_mutants.SMUGGLING, "test_a_request_with_two_meanings"),
+    "forged tokens": (mutants.HOSTILE, mutants.FORGED),
+    "ambiguous requests": (http_mutants.SMUGGLING, http_mutants.AMBIGUOUS),
     "tests of the hostile suite": ("tests/hostile", ""),
 }
 REGENERATE: Final = "python -m scripts.security_page"

@@ -5,7 +5,7 @@ from itertools import chain
 import pytest
 
 from scripts import security_page
-from scripts.mutants import ROOT, Mutant, read_counts
+from scripts.mutants import HOSTILE, ROOT, Mutant, cases_of, read_counts
 
 MUTANTS = tuple(chain.from_iterable(security_page.TABLES.values()))
 
@@ -32,3 +32,8 @@ def test_the_page_is_what_the_counts_give() -> None:
 
 def test_the_counted_cases_are_those_that_pytest_collects() -> None:
     assert read_counts()["cases"] == security_page.count_cases(), f"run {security_page.REGENERATE}"
+
+
+def test_counting_the_cases_of_a_test_that_does_not_exist_fails() -> None:
+    with pytest.raises(ValueError, match="has no test whose name begins with test_unknown"):
+        list(cases_of(HOSTILE, "test_unknown"))

@@ -14,9 +14,8 @@ id of the task. When the connection breaks, the stream continues in the first of
    gap. Therefore the replay is accepted only if the first event has exactly the next number. An id that is not a number
    cannot be checked and is not used.
 2. Snapshot. 1.0 has no replay, but SubscribeToTask begins with the present `Task` (1.0 §3.1.6). The caller receives
-that
-   task and then the events that follow. A task equal to the last one that the caller saw is not yielded again. A `Task`
-   from a 0.3 agent is accepted in the same way.
+   that task and then the events that follow. A task equal to the last one that the caller saw is not yielded again. A
+   `Task` from a 0.3 agent is accepted in the same way.
 3. Polling. Some agents continue with an update although earlier updates may be missing (a2a-sdk 0.3 does), reject the
    subscription, send no snapshot, accept and drop the connection repeatedly, or send an event that cannot be read. For
    those the client stops streaming and polls the task (GetTask) at growing intervals. The caller receives it as a

@@ -1,8 +1,8 @@
 """Streams of the events of a task: a snapshot or a replay, then the events that follow, until an end state.
 
 Invariant: a stream is a cursor on the log of its task. It has no queue, so it delays no other stream. A stream that
-closes affects no other stream and not the task. The exception is `cancel_on_disconnect`: it
-cancels a task whose 0.3 clients have all left, when `Timing.disconnect_grace` is over.
+closes affects no other stream and not the task. The exception is `cancel_on_disconnect`: it cancels a task whose 0.3
+clients have all left, when `Timing.disconnect_grace` is over.
 """
 
 import asyncio

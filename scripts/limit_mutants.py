@@ -46,7 +46,7 @@ LIMITS: Final = (
         RATES,
     ),
     Mutant("all callers together have a limit", BUCKETS, "if self._total is not None:", "if False:", RATES),
-    Mutant("anonymous callers have a lower rate", ROUTES, "anonymous /= ANONYMOUS_PART", "pass", RATES),
+    Mutant("anonymous callers have a lower rate", ROUTES, "anonymous /= ANONYMOUS_DIVISOR", "pass", RATES),
     Mutant("JSON-RPC is limited", ROUTES, "limited(rpc)", "rpc", RATES),
     Mutant("REST is limited", ROUTES, "rest = limited(", "rest = (lambda app: app)(", RATES),
     Mutant(
@@ -73,15 +73,15 @@ LIMITS: Final = (
     Mutant(
         "anonymous callers have a smaller share of runs and streams",
         QUOTA,
-        "if anonymous_part != 1 and key.startswith(ANONYMOUS_PREFIX):",
+        "if anonymous_divisor != 1 and key.startswith(ANONYMOUS_PREFIX):",
         "if False:",
         f"{RATES} {STREAMS} {RUNS}",
     ),
     Mutant(
         "authenticated callers have the full share",
         QUOTA,
-        "if anonymous_part != 1 and key.startswith(ANONYMOUS_PREFIX):",
-        "if anonymous_part != 1:",
+        "if anonymous_divisor != 1 and key.startswith(ANONYMOUS_PREFIX):",
+        "if anonymous_divisor != 1:",
         f"{RATES} {STREAMS} {RUNS}",
     ),
     Mutant(

@@ -1,4 +1,4 @@
-"""The seam between an agent and the engine: an agent is an async generator of events over a `Call`.
+"""The interface between agents and the engine: an agent receives a `Call`, and yields events as an async generator.
 
 Invariant: the engine does not know what kind of agent it runs. An agent knows no stores, streams or protocol versions.
 """
@@ -14,7 +14,7 @@ from apcore_a2a.protocol.model import ArtifactUpdate, Message, Part, SendMessage
 logger = logging.getLogger(__name__)
 
 ANONYMOUS = "anonymous"
-NO_CONTROLS: Final = "progress() and ask() are for functions while they run; other agents yield events"
+NO_CONTROLS: Final = "progress() and ask() work only while a function agent runs; other agents yield events instead"
 
 
 class Caller(Struct, frozen=True, kw_only=True):
@@ -109,7 +109,7 @@ class Call(Struct, kw_only=True):
     """Request headers that an agent may use, with names in lower case: traceparent, tracestate."""
     raw_headers: Mapping[bytes, bytes] = {}
     """All headers of the request, with names in lower case, credentials included. They are never stored, so a run that
-    another process began has none. Of a repeated header, the last value."""
+    another process began has none. If a header is repeated, this has its last value."""
     extensions: frozenset[str] = frozenset()
     """The extensions that the request activates (`A2A-Extensions`)."""
     cancel: CancelToken
@@ -174,11 +174,11 @@ class Call(Struct, kw_only=True):
         self.controls.progress(done, text)
 
     def ask(self, question: Any) -> Message:
-        """Return the user's answer to a question. Without an answer yet, the run ends here and the task waits for it.
+        """Return the user's answer to a question. If there is none yet, end the run here, and let the task wait for it.
 
         The function itself does not wait. When the answer arrives, the function is called again from its start with
-        its first arguments, and each `ask` returns the answer that it received. A restart of the server in between
-        loses nothing, but the function repeats what it does before it asks.
+        the arguments of the first call, and each `ask` that was answered returns its answer. A restart of the server
+        in between loses nothing, but the function repeats what it does before it asks.
 
         Args:
             question: The question: a text, data, parts or a Message.

@@ -22,7 +22,8 @@ CONTROL: Final = re.compile(
 def clean_text(text: str, limit: int | None = None) -> str:
     """Return the text without escape sequences, control and direction characters. Line ends and tabs stay.
 
-    A text longer than `limit` is truncated before it is processed.
+    The result has at most `limit` characters. The text is truncated to twice the limit first, so that the costs of a
+    very long text are limited, too.
     """
     if limit is not None:
         text = text[: 2 * limit]
@@ -33,7 +34,7 @@ def clean_text(text: str, limit: int | None = None) -> str:
 
 
 def clean_line(text: str, limit: int | None = None) -> str:
-    """Return the text as one line, with single spaces."""
+    """Return the text as one line with single spaces, of at most `limit` characters."""
     if limit is not None:
         text = text[: 2 * limit]
     # Any line end separates words, so it becomes a space.

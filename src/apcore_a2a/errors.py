@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 from apcore_a2a.clean_text import clean_text
 
 DOMAIN: Final = "a2a-protocol.org"  # google.rpc.ErrorInfo.domain, A2A 1.0 §11.6
-MAX_SHOWN: Final = 256  # characters of a client's text that an error repeats
+MAX_SHOWN: Final = 256  # characters of a client's text that an error quotes
 MAX_LISTED: Final = 20  # skills that an error lists
 
 
@@ -68,7 +68,7 @@ class A2AError(Exception):
 
     def __init__(self, message: str | None = None, *, kind: str | None = None, **metadata: object) -> None:
         self.message = self.text if message is None else message
-        # An error may repeat text of a client, whose control characters must not reach a terminal.
+        # An error may quote text of a client. Control characters in it must not reach a terminal.
         if not self.message.isprintable():
             self.message = clean_text(self.message)
         self.kind = type(self).__name__  # clients see it as `type` in the error's details
@@ -287,7 +287,7 @@ class StaleWriteError(InternalError):
 
 
 class A2AServerError(A2AError):
-    """A remote agent answered with an error without a class of its own. `code` is its code.
+    """A remote agent answered with an error `code` for which this module has no class.
 
     Example:
         >>> A2AServerError("Out of order", code=-32050).code
@@ -334,7 +334,10 @@ class A2ADiscoveryError(A2AConnectionError):
 
 
 class Wire(NamedTuple):
-    """The codes of an error. The HTTP status is that of A2A 1.0.1, and the one of 1.0.0 if it differs."""
+    """The codes of an error: JSON-RPC code, HTTP status, gRPC status, and the reason in google.rpc.ErrorInfo.
+
+    `http` is the status of A2A 1.0.1. `http_v1_0_0` is that of A2A 1.0.0 if it differs.
+    """
 
     code: int
     http: int
@@ -344,7 +347,7 @@ class Wire(NamedTuple):
 
 
 # The codes from -32700 to -32600 are from JSON-RPC (2.0 §5.1). Those from -32001, and all statuses, are from A2A
-# (1.0 §5.4). An error without a code there is -32603. Its HTTP status still tells a client what to do.
+# (1.0 §5.4). An error for which A2A has no code gets -32603, and an HTTP status that tells a client what to do.
 WIRE: Final[dict[type[A2AError], Wire]] = {
     A2AError: Wire(-32603, 500, "INTERNAL", "INTERNAL_ERROR"),
     ParseError: Wire(-32700, 400, "INVALID_ARGUMENT", "PARSE_ERROR"),
@@ -368,8 +371,8 @@ WIRE: Final[dict[type[A2AError], Wire]] = {
 
 
 def wire(error: A2AError) -> Wire:
-    """Return the row of the nearest class. A subclass without a row has the codes of its parent."""
-    # A2AError has a row, so there is one.
+    """Return the codes of an error: those of its class, or of the nearest parent class with a row in `WIRE`."""
+    # A2AError has a row, so there always is one.
     return next(WIRE[cls] for cls in type(error).__mro__ if cls in WIRE)
 
 

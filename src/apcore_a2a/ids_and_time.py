@@ -7,7 +7,7 @@ from typing import Final
 
 _AHEAD: Final = 64  # ids that are created at once
 _UUID: Final = b"xxxxxxxx-xxxx-4xxx-vxxx-xxxxxxxxxxxx "  # RFC 9562 §5.4: 4 is the version, v the variant
-_PLACES: Final = [place for place, mark in enumerate(_UUID) if mark in b"x4v"]  # of the 32 digits
+_PLACES: Final = [place for place, mark in enumerate(_UUID) if mark in b"x4v"]  # the indexes of the 32 digits
 _VARIANTS: Final = bytes.maketrans(b"0123456789abcdef", b"89ab" * 4)  # the two bits of a variant are 10
 _ids: Final[list[str]] = []
 if hasattr(os, "register_at_fork"):
@@ -15,7 +15,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def new_id() -> str:
-    """Return a UUID version 4 as a string, in 0.3 µs instead of uuid's 2.6, because 64 are created at once."""
+    """Return a UUID version 4 as a string. It takes 0.3 µs (`uuid.uuid4` 2.6), because 64 are created at once."""
     try:
         return _ids.pop()
     except IndexError:
@@ -40,10 +40,10 @@ def _make_ids() -> list[str]:
 
 
 class _Clock:
-    """Formats the time once a millisecond, in 0.13 µs instead of 1.6."""
+    """Formats the time once per millisecond. So a call takes 0.13 µs instead of 1.6."""
 
     def __init__(self) -> None:
-        self._at = 0  # the millisecond of the text
+        self._at = 0  # the millisecond that `_text` shows
         self._text = ""
 
     def now(self) -> str:

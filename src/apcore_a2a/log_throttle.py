@@ -22,7 +22,7 @@ class LogThrottle:
         self._written_at: dict[str, float] = {}  # by line, the oldest first
 
     def is_due(self, line: str) -> bool:
-        """Whether a line may be written now. If so, it counts as written."""
+        """Return whether a line may be written now. If so, it counts as written."""
         now = self._clock()
         written_at = self._written_at.get(line)
         if written_at is not None:

@@ -1,4 +1,4 @@
-"""A counter of what is in use, in total and by quota key. Its users compare the counts with their limits."""
+"""A counter of resources in use (runs, streams, connections), in total and by quota key. Its users have the limits."""
 
 from typing import Final
 
@@ -7,7 +7,7 @@ ANONYMOUS_PREFIX: Final = "anonymous\n"
 
 
 class QuotaCounter:
-    """Counts what is in use: in total, and by quota key. A key that uses nothing takes no memory.
+    """Counts resources in use, in total and by quota key. A key that uses nothing takes no memory.
 
     Example:
         >>> connections = QuotaCounter()
@@ -30,10 +30,10 @@ class QuotaCounter:
     def used_by(self, key: str) -> int:
         return self._by_key.get(key, 0)
 
-    def is_used_up(self, key: str, limit: int, anonymous_part: int = 1) -> bool:
-        """Return whether a key uses all that it may. For anonymous callers the limit is divided by `anonymous_part`."""
-        if anonymous_part != 1 and key.startswith(ANONYMOUS_PREFIX):
-            limit = max(1, limit // anonymous_part)
+    def is_used_up(self, key: str, limit: int, anonymous_divisor: int = 1) -> bool:
+        """Return whether a key is at its limit. For anonymous callers the limit is divided by `anonymous_divisor`."""
+        if anonymous_divisor != 1 and key.startswith(ANONYMOUS_PREFIX):
+            limit = max(1, limit // anonymous_divisor)
         return self._by_key.get(key, 0) >= limit
 
     def add(self, key: str, amount: int = 1) -> None:
@@ -41,7 +41,7 @@ class QuotaCounter:
         self._by_key[key] = self._by_key.get(key, 0) + amount
 
     def subtract(self, key: str, amount: int = 1) -> None:
-        """Count down what was counted with `add`."""
+        """Undo `add` when the resource is not in use any more."""
         self.total -= amount
         left = self._by_key.get(key, 0) - amount
         if left > 0:

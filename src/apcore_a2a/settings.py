@@ -51,7 +51,7 @@ class Option(Struct, frozen=True):
 
     help: str
     unset: str = ""
-    """What holds if nothing is given, where the default is None or empty."""
+    """What applies if the setting is not given, for a default that is None or empty."""
     bounds: Bounds | None = None
     variable: str = ""
     """The environment variable. A2A_ and the name of the setting if empty."""
@@ -207,8 +207,8 @@ class TLS(Struct, frozen=True, kw_only=True):
     client_certs: Annotated[
         ClientCertificates,
         Option(
-            "Whether TLS rejects a client without a certificate, or the request is rejected only where "
-            "authentication is required."
+            "Where clients without a certificate are rejected: in the TLS handshake (required), or only at requests "
+            "that need authentication (optional)."
         ),
     ] = "required"
 
@@ -222,7 +222,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         9000
     """
 
-    # The requirements set 0.0.0.0. The banner warns if that is open.
+    # The requirements set 0.0.0.0. The banner warns if the agent then accepts requests without authentication.
     host: Annotated[str, Option("Address to bind.", variable="HOST")] = "0.0.0.0"
     port: Annotated[int, Option("Port to bind. 0 picks a free one.", bounds=PORT, variable="PORT")] = 8000
     name: Annotated[
@@ -410,7 +410,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise ValueError(f"request_burst has no effect without {' or '.join(_RATES)}")
         for origin in self.cors_origins:
             if not _is_origin(origin):
-                raise ValueError(f"cors_origins must hold origins such as 'https://app.example' or '*', not {origin!r}")
+                raise ValueError(f"cors_origins must be origins such as 'https://app.example' or '*', not {origin!r}")
         TrustedProxies(self.trusted_proxies)
         if self.url is not None and not _is_http(self.url):
             raise ValueError(f"url must be an http or https address, not {self.url!r}")
@@ -470,7 +470,7 @@ class Setting(Struct, frozen=True):
 
     @property
     def keyword(self) -> str:
-        """What `serve` takes, such as `port` or `limits=Limits(max_streams=…)`."""
+        """The keyword argument of `serve`, such as `port` or `limits=Limits(max_streams=…)`."""
         if not self.group:
             return self.name
         return f"{self.group}={_GROUPS[self.group].__name__}({self.name}=…)"
@@ -513,7 +513,7 @@ class Setting(Struct, frozen=True):
         """Compare a value with the bounds and the choices.
 
         Raises:
-            ValueError: the value is not one of them.
+            ValueError: the value is outside of the bounds, or is not one of the choices.
         """
         if value is None:
             return
@@ -539,7 +539,7 @@ TABLE: Final[tuple[Setting, ...]] = tuple(setting for group in _GROUPS for setti
 
 
 def new_keyword(name: str) -> str:
-    """Return where a former keyword went, such as `limits=Limits(max_streams=…)`, or an empty string.
+    """Return the present form of a former keyword of `serve`, such as `limits=Limits(max_streams=…)`, or "".
 
     Example:
         >>> new_keyword("ssl_certfile")

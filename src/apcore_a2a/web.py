@@ -5,9 +5,9 @@ from ipaddress import ip_address
 from typing import Final
 
 
-@lru_cache(64)  # checked for every request to an open server, where it would take 3 of about 250 µs
+@lru_cache(64)  # called for every request to a server without authentication, of about 250 µs: this saves 3
 def is_loopback(host: str) -> bool:
-    """Whether the host is a name or an address of the loopback interface.
+    """Return whether the host is a name or an address of the loopback interface.
 
     Example:
         >>> [is_loopback(host) for host in ("localhost", "127.0.0.1", "::1", "127.0.0.1.evil.example")]

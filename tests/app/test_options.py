@@ -194,7 +194,7 @@ async def test_one_proxy_needs_no_list() -> None:
 
 @pytest.mark.parametrize("origin", ["https://app.example/", "app.example", "https://", ""])
 async def test_what_no_browser_would_say_is_no_origin(origin: str) -> None:
-    with pytest.raises(ValueError, match="cors_origins must hold origins such as"):
+    with pytest.raises(ValueError, match="cors_origins must be origins such as"):
         await async_serve(echo, cors_origins=[origin])
 
 

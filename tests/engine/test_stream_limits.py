@@ -85,7 +85,7 @@ async def test_callers_without_a_name_have_an_allowance_for_each_address() -> No
 async def test_callers_without_a_name_may_have_a_part_of_the_streams_of_others() -> None:
     gate = Gate()
     agent = ScriptedAgent(default=(gate, COMPLETED))
-    async with serving(agent, max_streams_per_caller=25, anonymous_part=10) as engine:
+    async with serving(agent, max_streams_per_caller=25, anonymous_divisor=10) as engine:
         nobody = CallContext(peer=("10.0.0.1", 1))
         opened = [await soon(engine.stream_message(request("go"), nobody)) for _ in range(2)]
         with pytest.raises(LimitExceededError, match="your limit of open streams"):

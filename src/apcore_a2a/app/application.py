@@ -15,7 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from apcore_a2a.agent import Agent, Caller
 from apcore_a2a.app.access import AuditedOperations, AuditedTasks, Observers
-from apcore_a2a.app.routes import ANONYMOUS_PART, Served, pipeline
+from apcore_a2a.app.routes import ANONYMOUS_DIVISOR, Served, pipeline
 from apcore_a2a.app.stores import why_not_open
 from apcore_a2a.auth.audit import AuditLog
 from apcore_a2a.auth.authenticator import Authenticator, close_authenticator, open_authenticator
@@ -296,7 +296,7 @@ def _engine_options(parts: Parts, settings: Settings, store: Store) -> EngineOpt
     """Return the options of the engine: those of the settings, and what the card promises."""
     options = settings.engine_options()
     if parts.auth is not None:  # without authentication all callers are anonymous, and have the whole limits
-        options = replace(options, anonymous_part=ANONYMOUS_PART)
+        options = replace(options, anonymous_divisor=ANONYMOUS_DIVISOR)
     if isinstance(store, InMemoryTaskStore):  # it has limits of its own, and evicts finished tasks for new ones
         options = replace(
             options, max_stored_tasks_per_caller=None, max_stored_bytes_per_caller=None, max_stored_bytes=None

@@ -40,7 +40,7 @@ from apcore_a2a.web import NO_STORE, SAFE
 
 logger = logging.getLogger(__name__)
 
-ANONYMOUS_PART: Final = 10  # with authentication, an anonymous caller has a tenth of the limits of a caller
+ANONYMOUS_DIVISOR: Final = 10  # with authentication, an anonymous caller has a tenth of the limits of a caller
 CORS_HEADERS: Final = (
     "A2A-Version",
     "A2A-Extensions",
@@ -154,7 +154,7 @@ def _rate_limit(served: Served) -> Callable[[ASGIApp], ASGIApp]:
     if anonymous is None and limits.max_requests_per_second is not None:
         anonymous = limits.max_requests_per_second
         if served.auth is not None:  # without authentication all callers are anonymous, and have the whole limit
-            anonymous /= ANONYMOUS_PART
+            anonymous /= ANONYMOUS_DIVISOR
     rates = Rates(
         per_caller=limits.max_requests_per_second,
         per_anonymous=anonymous,

@@ -180,7 +180,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     max_active_tasks_per_caller: int = 5_000
     max_streams: int = 10_000
     max_streams_per_caller: int = 1_000
-    anonymous_part: int = 1
+    anonymous_divisor: int = 1
     """The divisor of the limits of runs and streams for anonymous callers: with 10 a tenth, but at least one."""
     max_stored_tasks_per_caller: int | None = None
     max_stored_bytes_per_caller: int | None = None

@@ -91,7 +91,7 @@ class Runs:
             raise LimitExceededError("You are at your limit of running tasks; wait for one to end")
 
     def _has_all(self, quota_key: str) -> bool:
-        return self._places.is_used_up(quota_key, self._limit_per_caller, self._options.anonymous_part)
+        return self._places.is_used_up(quota_key, self._limit_per_caller, self._options.anonymous_divisor)
 
     def keep_place(self, live: LiveTask, quota_key: str) -> None:
         """Reserve a place for the run of a task's next message. A running task passes its own place on.

@@ -169,7 +169,7 @@ class Streams:
         self._observer = observer
         self._limit = options.max_streams
         self._limit_per_caller = options.max_streams_per_caller
-        self._anonymous_part = options.anonymous_part
+        self._anonymous_part = options.anonymous_divisor
         self._cancel_on_disconnect = options.cancel_on_disconnect
         self._keep_alive_interval = options.keep_alive_interval
         self._open = QuotaCounter()

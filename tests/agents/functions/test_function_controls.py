@@ -96,9 +96,9 @@ async def test_progress_outside_zero_to_one_is_rejected(share: float) -> None:
 
 
 def test_only_a_running_function_has_controls() -> None:
-    with pytest.raises(RuntimeError, match="are for functions while they run"):
+    with pytest.raises(RuntimeError, match="work only while a function agent runs"):
         make_call().progress(0.5)
-    with pytest.raises(RuntimeError, match="are for functions while they run"):
+    with pytest.raises(RuntimeError, match="work only while a function agent runs"):
         make_call().ask("?")
 
 

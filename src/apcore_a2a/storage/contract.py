@@ -3,7 +3,8 @@
 A conversation is not stored separately: it consists of the histories of all tasks in one context (`Query.context_id`).
 
 Invariant, for every store: a write is atomic. A write with a stale version or epoch changes nothing. Reading a task
-requires the name of its owner. A task that has not ended is never evicted. A write costs the size of its events.
+requires the name of its owner. A task that has not ended is never evicted. The cost of a write is proportional to the
+size of its events.
 """
 
 import asyncio
@@ -19,10 +20,10 @@ class Change(Struct, kw_only=True, gc=False):
     """One atomic write: new events, and the task that results from them."""
 
     task: Task
-    """The live task with the events folded in. It changes after the call, so a store reads it before it returns."""
+    """The live task with the events folded in. The engine changes it later, so a store reads it during the call."""
     owner: str
     # Version and epoch guard against two writers. A writer that missed an event has a stale version. A writer whose
-    # task was claimed by another process, because its lease had expired, has an old epoch.
+    # lease expired, and whose task another process has claimed since then, has an old epoch.
     version: int
     """The number of events of the task, including these. It is the sequence number of the last event."""
     epoch: int = 1
@@ -49,7 +50,7 @@ class Change(Struct, kw_only=True, gc=False):
 class Record(Struct, frozen=True, kw_only=True, gc=False):
     """A stored task, with the data that the engine needs to continue it."""
 
-    document: Document  # encoded, because most of what is read is sent as it is
+    document: Document  # encoded, because most documents are sent to a client as they were read
     owner: str
     state: TaskState
     version: int
@@ -57,7 +58,7 @@ class Record(Struct, frozen=True, kw_only=True, gc=False):
     memo: bytes = b""
     run: bytes = b""
     runner: str | None = None
-    """The replica that runs the task, if replicas share the store: its name, "" for any of them, None for none."""
+    """The name of the replica that runs the task, "" if any replica may claim the task, None if no replica runs it."""
 
 
 ALL_OWNERS: Final = "*"
@@ -88,7 +89,7 @@ class Page(Struct, frozen=True):
     total: int
 
 
-ALL: Final = 1_000_000_000  # more events than any task has
+ALL_EVENTS: Final = 1_000_000_000  # more events than any task has
 MAX_READ_BYTES: Final = 1024 * 1024  # total size of the events in one read; the first event is always returned
 MAX_WEBHOOKS: Final = 16  # webhooks of one task
 
@@ -136,9 +137,10 @@ class Claim(Struct, frozen=True):
 
 
 class DeliveryReport(Struct, frozen=True, kw_only=True):
-    """The result of a claim. The store copies it to the webhook, which can be claimed again after `pause` seconds.
+    """The state of a webhook after a delivery. The store copies it to the webhook.
 
-    A worker that continues with the next event reports `pause=lease`, so that no other worker claims the webhook.
+    The webhook can be claimed again after `pause` seconds. A worker that continues with the next event reports the
+    duration of its claim as `pause`, so that no other worker claims the webhook.
     """
 
     delivered: int
@@ -194,7 +196,7 @@ class Store(Protocol):
 
     async def load(self, task_id: str, owner: str) -> Record | None: ...
 
-    async def events(self, task_id: str, owner: str, after: int, limit: int = ALL) -> Sequence[bytes] | None:
+    async def events(self, task_id: str, owner: str, after: int, limit: int = ALL_EVENTS) -> Sequence[bytes] | None:
         """Return at most `limit` events after sequence number `after`, or None if they are not stored.
 
         Returns fewer events if they exceed MAX_READ_BYTES together, but at least one. Call again for the rest.
@@ -224,12 +226,12 @@ class WebhookStore(Protocol):
     """The webhooks of a store's tasks, as delivery uses them. The stores of this package have it as `store.webhooks`.
 
     A store without webhooks serves agents without push notifications. A webhook is removed with its task. A waiting
-    webhook retains its task and its events: a task that has ended neither expires nor makes room while one of its
+    webhook retains its task and its events: a task that has ended neither expires nor is evicted while one of its
     webhooks waits. A failed webhook does not retain its task. (A store that outlives the process may remove a task with
     a waiting webhook after twice its TTL, because webhooks may have been disabled in the meantime.)
     """
 
-    async def events(self, task_id: str, owner: str, after: int, limit: int = ALL) -> Sequence[bytes] | None:
+    async def events(self, task_id: str, owner: str, after: int, limit: int = ALL_EVENTS) -> Sequence[bytes] | None:
         """Return events as `Store.events` does. Events for which a webhook waits are always stored."""
 
     async def save(self, webhook: Webhook, owner: str) -> Webhook | None:
@@ -340,12 +342,16 @@ class TaskUpdate(Struct, gc=False):
 
 
 class WakeUp(Struct, frozen=True):
-    """What may have changed: tasks by their numbers in the store, requests to this replica, the queue, or anything."""
+    """What may have changed since the last wake-up, and is to be read again."""
 
     everything: bool
+    """Whether wake-ups may have been lost, so that all followed tasks are to be read."""
     requests: bool
+    """Whether there may be requests to this replica, or answers to its requests."""
     queue: bool
+    """Whether a task may wait for any replica."""
     tasks: frozenset[int] = frozenset()
+    """The numbers of followed tasks that have new events."""
 
 
 class ReplicaRequest(NamedTuple):
@@ -360,8 +366,8 @@ class ReplicaRequest(NamedTuple):
 class ReplicaLease(Protocol):
     """The lease of this replica, measured by one clock for all replicas.
 
-    Invariant: a replica that has not renewed its lease in time may be declared dead. A name that was declared dead is
-    dead for good.
+    Invariant: a replica that has not renewed its lease in time may be declared dead. A name that was declared dead
+    never becomes valid again.
     """
 
     @property
@@ -374,19 +380,23 @@ class ReplicaLease(Protocol):
 
     @property
     def down_at(self) -> float:
-        """When the store last said that it serves no client: during that time no replica was declared dead."""
+        """The monotonic time at which the store last reported that it was starting up or shutting down.
+
+        While it reports this, it serves no client, so no replica is declared dead.
+        """
 
     async def join(self) -> None:
         """Become a replica under a new name. `Store.open` calls it; the engine calls it when the lease was lost."""
 
     async def renew(self) -> float | None:
-        """Renew the lease. Return None if this replica was declared dead, and with it all tasks that it ran.
+        """Renew the lease, and return the seconds until the next lease of another replica expires.
 
-        Else return the seconds until the next lease of another replica expires; 0 or less if one may have expired.
+        The result is 0 or less if such a lease may have expired. It is None if this replica was declared dead: then it
+        has lost its claims on all tasks that it ran.
         """
 
     async def clean_up(self) -> None:
-        """Remove what dead replicas left, except their tasks."""
+        """Remove the registrations and requests of dead replicas, but not their tasks."""
 
 
 class TaskClaims(Protocol):
@@ -413,14 +423,14 @@ class TaskClaims(Protocol):
         """Return how many tasks wait for any replica, counted up to a limit."""
 
     async def claim(self, task_id: str, owner: str) -> Record | None:
-        """Claim one task, whichever replica runs it. Return its record, claimed or not if the task has ended."""
+        """Claim one task, whichever replica runs it, and return its record. A task that has ended is not claimed."""
 
     async def own_tasks(self) -> list[tuple[str, str]]:
         """Return id and owner of each task whose runner is this replica."""
 
 
 class TaskWatch(Protocol):
-    """What this replica follows, and the wake-ups that it receives from other replicas."""
+    """The tasks that this replica follows, and the wake-ups that it receives from other replicas."""
 
     async def follow(self, task_id: str, owner: str) -> Record | None:
         """Return one task. From now on each replica that writes the task wakes this one."""
@@ -428,10 +438,10 @@ class TaskWatch(Protocol):
     async def unfollow(self, task_ids: Sequence[str]) -> None: ...
 
     async def is_followed_elsewhere(self, task_id: str, owner: str) -> bool:
-        """Whether another live replica follows the task, or a webhook (which may have been set there) reads it."""
+        """Return whether another live replica follows the task, or the task has a webhook (perhaps set there)."""
 
     async def read_updates(self, followed: Sequence[FollowedTask]) -> list[TaskUpdate]:
-        """Return the updates of these tasks. If they are too large together, return those of some, one at least."""
+        """Return the updates of these tasks, or of some, but at least one, if they are too large together."""
 
     async def until_woken(self, seconds: float) -> WakeUp:
         """Wait for a wake-up, at most for this time."""
@@ -450,7 +460,7 @@ class RequestMailbox(Protocol):
         """
 
     async def take(self) -> list[ReplicaRequest]:
-        """Return requests to this replica; an empty list if all are taken. Each is to be finished."""
+        """Take requests to this replica and return them, or an empty list. The caller calls `finish` for each."""
 
     async def finish(self, number: int, rejection: str = "") -> None:
         """Answer a request: it was done, or the reason why it was rejected."""
@@ -463,7 +473,7 @@ class RequestMailbox(Protocol):
 
 
 class Replicas(Protocol):
-    """This process, a *replica*, among the processes that share a store. Each part is one role; use what you need."""
+    """The roles of this process, a *replica*, among the processes that share a store. Each property is one role."""
 
     @property
     def lease(self) -> ReplicaLease: ...

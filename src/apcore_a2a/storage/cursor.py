@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Cursor(NamedTuple):
-    """The position of the last task of a page. The listing continues below (status_time, number), or below number."""
+    """The position of the last task of a page. The next page contains only lower positions."""
 
     by_creation: bool
     status_time: str
@@ -114,7 +114,7 @@ class PageRoom:
 
 
 def newest(matching: Iterable[T], position: Callable[[T], Position], query: Query, start: Cursor | None) -> list[T]:
-    """Return the candidates for a page, newest first, and one more: a candidate that is not shown means a next page."""
+    """Return the newest tasks for a page and one more, newest first. If there is one more, there is a next page."""
     if start is not None:
         last_shown = start.position
         matching = (each for each in matching if position(each) < last_shown)

@@ -20,7 +20,7 @@ from apcore_a2a.errors import A2AError, StaleWriteError, StoreUnavailableError
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy
 from apcore_a2a.protocol.model import Document, PushConfig, Task, TaskState, encode
 from apcore_a2a.storage.contract import (
-    ALL,
+    ALL_EVENTS,
     ALL_OWNERS,
     Backlog,
     Change,
@@ -138,7 +138,9 @@ async def call_store(method: Callable[[*Arguments], Awaitable[T]], *arguments: *
 #
 # Invariant: a webhook is added between two saves of its task, so that it misses no event and receives none twice.
 
-MAX_SETTLED: Final = 10_000  # tasks with webhooks above which those with nothing left to deliver are dropped
+MAX_SETTLED: Final = (
+    10_000  # tasks with webhooks; above it, webhooks of ended tasks with nothing to deliver are dropped
+)
 
 
 class PendingWebhook(Struct):
@@ -150,7 +152,7 @@ class PendingWebhook(Struct):
 
 
 class AdapterWebhooks:
-    """The `WebhookStore` of the adapter. `enqueue` passes a webhook to `add` after the waiting saves."""
+    """The `WebhookStore` of the adapter. `enqueue` calls `add` with a webhook after the saves that wait now."""
 
     def __init__(
         self,
@@ -172,7 +174,7 @@ class AdapterWebhooks:
             self._table.drop_settled()
         saved = await pending.future
         if saved is not None:
-            await self.keep_first(webhook.config.task_id)
+            await self.save_first(webhook.config.task_id)
         return saved
 
     def add(self, pending: PendingWebhook, saved: SavedTask | None) -> None:
@@ -195,13 +197,14 @@ class AdapterWebhooks:
         else:
             pending.future.set_result(added)
 
-    async def keep_first(self, task_id: str) -> None:
+    async def save_first(self, task_id: str) -> None:
+        """Save the first webhook of a task in the user's store."""
         for webhook in self._table.listed(task_id)[:1]:
             fields = {name: getattr(webhook.config, name) for name in PushConfig.__struct_fields__}
             saved = SavedPushConfig(**fields, a2a_version=webhook.a2a_version)
             await call_store(self._tasks.save_push_config, task_id, saved)
 
-    async def adopt(self, saved: SavedTask) -> None:
+    async def restore(self, saved: SavedTask) -> None:
         """Load the webhook that an earlier process stored. It receives the events from now on."""
         task_id = saved.task.id
         found = await call_store(self._tasks.get_push_config, task_id)
@@ -216,14 +219,14 @@ class AdapterWebhooks:
         if saved is None or saved.bookkeeping.owner != owner:
             return None
         if self._durable and saved.state not in TERMINAL:
-            await self.adopt(saved)
+            await self.restore(saved)
         return self._table.listed(task_id)
 
     async def remove(self, task_id: str, owner: str, config_id: str) -> bool:
         if await self.of_task(task_id, owner) is None or not self._table.remove(task_id, config_id):
             return False
         await call_store(self._tasks.delete_push_config, task_id)
-        await self.keep_first(task_id)
+        await self.save_first(task_id)
         return True
 
     async def failed(self, owner: str, limit: int) -> Sequence[Webhook]:
@@ -235,17 +238,17 @@ class AdapterWebhooks:
     async def settle(self, claim: Claim, report: DeliveryReport) -> bool:
         return self._table.settle(claim, report)
 
-    async def events(self, task_id: str, owner: str, after: int, limit: int = ALL) -> Sequence[bytes] | None:
-        kept = self._table.tasks.get(task_id)
-        if kept is None or kept.owner != owner:
+    async def events(self, task_id: str, owner: str, after: int, limit: int = ALL_EVENTS) -> Sequence[bytes] | None:
+        task_webhooks = self._table.tasks.get(task_id)
+        if task_webhooks is None or task_webhooks.owner != owner:
             return None
-        return kept.read(after, limit)
+        return task_webhooks.read(after, limit)
 
     async def task_at(self, task_id: str, owner: str, version: int) -> Document | None:
-        kept = self._table.tasks.get(task_id)
-        if kept is None or kept.owner != owner:
+        task_webhooks = self._table.tasks.get(task_id)
+        if task_webhooks is None or task_webhooks.owner != owner:
             return None
-        return kept.task_at(version)
+        return task_webhooks.task_at(version)
 
     async def backlog(self) -> Backlog:
         return self._table.backlog()
@@ -301,8 +304,8 @@ class TaskStoreAdapter:
 
     A listing reads every task of its context, or every task of the store.
 
-    `durable` is the attribute of that name of the user's store. `close` waits at most `close_timeout` seconds for the
-    last saves. The last `max_keys` idempotency keys are in memory, because `TaskStore` has no lookup by key.
+    The adapter is `durable` if the user's store has `durable = True`. `close` waits at most `close_timeout` seconds for
+    the last saves. The last `max_keys` idempotency keys are in memory, because `TaskStore` has no lookup by key.
 
     The first webhook of a task is stored in the user's store. Other webhooks and all cursors are in memory.
 
@@ -373,7 +376,7 @@ class TaskStoreAdapter:
     async def _create(self, change: Change, key: str) -> None:
         await self._submit(change, key)
         if change.webhook is not None:
-            await self.webhooks.keep_first(change.task.id)
+            await self.webhooks.save_first(change.task.id)
 
     async def find_key(self, key: str, owner: str) -> str | None:
         earlier = self._keys.get((owner, key))
@@ -390,7 +393,7 @@ class TaskStoreAdapter:
             return None
         return saved.to_record()
 
-    async def events(self, task_id: str, owner: str, after: int, limit: int = ALL) -> Sequence[bytes] | None:
+    async def events(self, task_id: str, owner: str, after: int, limit: int = ALL_EVENTS) -> Sequence[bytes] | None:
         return await self.webhooks.events(task_id, owner, after, limit)
 
     async def page(self, query: Query) -> Page:
@@ -436,7 +439,7 @@ class TaskStoreAdapter:
         # After the listing, not during it: a store need not support writes while it lists.
         for claimed in orphans:
             await call_store(self._tasks.save, claimed.pack())
-            await self.webhooks.adopt(claimed)
+            await self.webhooks.restore(claimed)
         return [claimed.to_record() for claimed in orphans]
 
     async def remove(self, task_id: str, owner: str) -> bool:
@@ -504,7 +507,7 @@ class TaskStoreAdapter:
 
     async def _save(self, task_id: str, batch: list[_PendingSave]) -> SavedTask | None:
         """Reject stale changes, save the result of the others, and return the task as saved."""
-        taken: list[_PendingSave] = []
+        applied: list[_PendingSave] = []
         try:
             # Removed here, and set again only after a successful save: after a failed one, the task is read again.
             before = self._last_saved.pop(task_id, None)
@@ -514,7 +517,7 @@ class TaskStoreAdapter:
             for save in batch:
                 if save.follows(latest):
                     latest = self._apply(save, latest)
-                    taken.append(save)
+                    applied.append(save)
                 else:
                     save.resolve(StaleWriteError())
             if latest is not None and latest is not before:
@@ -527,7 +530,7 @@ class TaskStoreAdapter:
             raise
         if latest is not None and latest.state not in AT_REST:
             self._last_saved[task_id] = latest
-        for save in taken:
+        for save in applied:
             self._add_webhook_events(save)
         for save in batch:
             save.resolve(None)
@@ -539,8 +542,8 @@ class TaskStoreAdapter:
         task_id = saved.task.id
         if change.webhook is not None and saved.key is not None:
             self._webhooks.begin(task_id, change.owner, change.webhook)
-        kept = self._webhooks.tasks.get(task_id)
-        if kept is not None:
+        task_webhooks = self._webhooks.tasks.get(task_id)
+        if task_webhooks is not None:
             self._webhooks.add_events(task_id, change.events, saved.task.status.state)
 
     def _apply(self, save: _PendingSave, latest: SavedTask | None) -> SavedTask:

@@ -1,4 +1,4 @@
-"""An adapter from a user's store whose methods accept and return dictionaries to a `TaskStore`.
+"""An adapter that makes a `TaskStore` of a user's store whose methods accept and return dictionaries.
 
 Invariant: a task is converted to the JSON of A2A 1.0 and back without loss. Only its state is written as in 0.3
 ("working"), because such stores expect those values.
@@ -16,11 +16,11 @@ from apcore_a2a.storage.contract import SavedPushConfig, TaskListResult
 
 Json = dict[str, Any]  # Any: contains JSON values that the protocol does not define
 
-_WORDS: Final = inverted(STATES)
+_NAMES: Final = inverted(STATES)  # the name of each state in 0.3
 
 
 class DictStore(Protocol):
-    """The methods that are called. A store may have others, such as `update_status` and `save_context`."""
+    """The methods that the adapter calls. A store may have others, such as `update_status` and `save_context`."""
 
     async def save(self, task: Json) -> None: ...
 
@@ -89,10 +89,10 @@ class DictTaskStore:
 
 def to_dict(task: Task) -> Json:
     """Return a task as JSON, in new objects that the store may keep and change."""
-    made: Json = msgspec.json.decode(encode(task))
-    status = made["status"]
-    status["state"] = _WORDS[status["state"]]
-    return made
+    fields: Json = msgspec.json.decode(encode(task))
+    status = fields["status"]
+    status["state"] = _NAMES[status["state"]]
+    return fields
 
 
 def from_dict(task: Json) -> Task:

@@ -7,8 +7,8 @@ collector never scans. Events are not stored, because the event log holds those 
 replaces them. As an exception, events for webhooks are stored until they are delivered (`webhook_table`).
 
 Ended tasks are in two queues in the order of their ends, which is the order of expiry and eviction: one queue of all
-tasks, and one of each quota key. A task enters the queues when it has ended and no webhook waits for its events. A task
-that is removed earlier leaves a *stale* entry in the queues, which never expires.
+tasks, and one of each quota key. A task enters the queues when it has ended and no webhook waits for its events. If a
+task is removed before its turn, its entries stay in the queues as *stale* entries, which are skipped.
 """
 
 import secrets
@@ -24,7 +24,7 @@ from apcore_a2a.errors import LimitExceededError, OverloadedError, StaleWriteErr
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy
 from apcore_a2a.protocol.model import Document, PushConfig, Task, encode
 from apcore_a2a.storage.contract import (
-    ALL,
+    ALL_EVENTS,
     ALL_OWNERS,
     Change,
     Page,
@@ -111,7 +111,7 @@ class InMemoryTaskStore:
             max_bytes_per_owner = (max_bytes + 1) // 2
         max_tasks_per_owner = more.get("max_tasks_per_owner", max_capacity)
         limits = (ttl, max_capacity, max_bytes, max_bytes_per_owner, max_tasks_per_owner, max_context_messages)
-        if not all(limit > 0 for limit in limits):  # NaN is not, either
+        if not all(limit > 0 for limit in limits):  # also rejects NaN
             raise ValueError("ttl_seconds, the other limits and max_context_messages must be positive")
         self.max_context_messages = max_context_messages
         self._ttl = ttl
@@ -125,8 +125,8 @@ class InMemoryTaskStore:
         self._tasks: dict[str, StoredTask] = {}
         self._indexes: dict[str, OwnerIndex] = {}  # by owner, removed with the owner's last task
         self._shares: dict[str, QuotaShare] = {}  # by quota key, removed with its last task
-        # The first to end is the first to expire, because all tasks have the same TTL. Not a dictionary: finding its
-        # first key passes all keys removed before it, which took 93 µs for each `load` in a full store of 100,000.
+        # The first to end is the first to expire, because all tasks have the same TTL. Not a dictionary: to find its
+        # first key, Python skips all keys that were removed, which took 93 µs per `load` in a full store of 100,000.
         self._ended: deque[StoredTask] = deque()
         self._keys: dict[tuple[str, str], str] = {}  # (owner, idempotency key) → id of the task made with it
         self._webhooks = WebhookTable(clock)
@@ -165,8 +165,8 @@ class InMemoryTaskStore:
         else:
             size += len(change.document.body)
         is_full = len(self._tasks) >= self._capacity or self._held.all + size > self._max_bytes
-        has_all = share.tasks >= self._max_tasks_per_owner or share.held.all + size > self._max_bytes_per_owner
-        if is_full or has_all:
+        is_share_full = share.tasks >= self._max_tasks_per_owner or share.held.all + size > self._max_bytes_per_owner
+        if is_full or is_share_full:
             self._make_room(share, size)
         self._indexes[owner] = index  # even if it existed: evicting its last task removes it
         self._shares[share.quota_key] = share
@@ -203,7 +203,7 @@ class InMemoryTaskStore:
         if held.all - held.ended > self._max_bytes and change.task.status.state not in TERMINAL:
             raise StoreUnavailableError("The agent has no memory left for unfinished tasks; try again later")
         if change.document is None:
-            size = stored.growth + len(stored.body) + sum(map(len, change.events))
+            size = stored.extra_bytes + len(stored.body) + sum(map(len, change.events))
             if change.memo is not stored.memo:
                 size += len(change.memo) - len(stored.memo)
         else:
@@ -214,15 +214,15 @@ class InMemoryTaskStore:
         """Apply the change. `size` is the size of the task after it."""
         status = change.task.status
         document = change.document
-        grown = size - stored.growth - len(stored.body)
+        grown = size - stored.extra_bytes - len(stored.body)
         if document is None:
             stored.task = change.task
             stored.body = b""
-            stored.growth = size
+            stored.extra_bytes = size
         else:
             stored.task = None
             stored.body = document.body
-            stored.growth = len(change.memo)
+            stored.extra_bytes = len(change.memo)
         stored.version = change.version
         stored.epoch = change.epoch
         stored.memo = change.memo
@@ -252,7 +252,7 @@ class InMemoryTaskStore:
         stored.expires = self._clock() + self._ttl
         self._ended.append(stored)
         share.allow_eviction(stored)
-        size = stored.growth + len(stored.body)
+        size = stored.extra_bytes + len(stored.body)
         if self._webhook_bytes:
             size += self._webhook_bytes.get(stored.id, 0)
         self._held.ended += size
@@ -261,11 +261,11 @@ class InMemoryTaskStore:
     def _count_webhook_bytes(self, stored: StoredTask) -> None:
         """Count the bytes for a task's webhooks again, and update whether the task may be evicted."""
         before = self._webhook_bytes.pop(stored.id, 0)
-        kept = 0
+        size = 0
         is_waiting = False
         webhooks = self._webhooks.tasks.get(stored.id)
         if webhooks is not None:
-            kept = self._webhook_bytes[stored.id] = webhooks.size
+            size = self._webhook_bytes[stored.id] = webhooks.size
             is_waiting = webhooks.is_waiting
         share = self._indexes[stored.owner].share
         if stored.expires < inf:  # it becomes evictable again below; its present entry in the queue is stale
@@ -273,8 +273,8 @@ class InMemoryTaskStore:
             share.prevent_eviction()
             self._held.ended -= stored.size + before
             share.held.ended -= stored.size + before
-        self._held.all += kept - before
-        share.held.all += kept - before
+        self._held.all += size - before
+        share.held.all += size - before
         if stored.state in TERMINAL and not is_waiting:
             self._make_evictable(stored, share)
 
@@ -296,18 +296,18 @@ class InMemoryTaskStore:
         """
         held = self._held
         own = share.held
-        for_all = self._max_bytes - size
-        for_owner = self._max_bytes_per_owner - size
-        is_share_full = own.all - own.ended > for_owner or share.unfinished >= self._max_tasks_per_owner
+        max_others = self._max_bytes - size
+        max_own_others = self._max_bytes_per_owner - size
+        is_share_full = own.all - own.ended > max_own_others or share.unfinished >= self._max_tasks_per_owner
         if is_share_full and share.quota_key != ANONYMOUS:  # all anonymous callers have one share
             raise LimitExceededError(SHARE_FULL, retry_after=5)
-        if is_share_full or held.all - held.ended > for_all:
+        if is_share_full or held.all - held.ended > max_others:
             raise OverloadedError(FULL, retry_after=5)
-        while own.all > for_owner or share.tasks >= self._max_tasks_per_owner:
+        while own.all > max_own_others or share.tasks >= self._max_tasks_per_owner:
             self._evict_of(share)
         if len(self._tasks) >= self._capacity:
             self._evict()
-        while held.all > for_all:
+        while held.all > max_others:
             self._evict()
 
     def _shrink(self, written: StoredTask, share: QuotaShare) -> None:
@@ -396,8 +396,8 @@ class InMemoryTaskStore:
         stored = self._find(task_id) if owner == ALL_OWNERS else self._find_own(task_id, owner)
         return None if stored is None else stored.record()
 
-    async def events(self, task_id: str, owner: str, after: int, limit: int = ALL) -> Sequence[bytes] | None:
-        return await self.webhooks.events(task_id, owner, after, limit)  # events are stored only for webhooks
+    async def events(self, task_id: str, owner: str, after: int, limit: int = ALL_EVENTS) -> Sequence[bytes] | None:
+        return await self.webhooks.events(task_id, owner, after, limit)  # other events are not stored
 
     async def page(self, query: Query) -> Page:
         start = self._tokens.parse(query)
@@ -441,7 +441,7 @@ class InMemoryTaskStore:
         document = None
         if task.status.state in AT_REST:
             document = Document(encode(task))
-        event = b""  # a placeholder for the step to the next version: events are not stored here
+        event = b""  # a placeholder that raises the version by one: its content is not stored
         old = self._find(task.id)
         if old is None:
             new = Change(task=copy(task), owner=ANONYMOUS, version=1, events=[event], document=document)
@@ -459,7 +459,7 @@ class InMemoryTaskStore:
 
     def _replace(self, old: StoredTask, change: Change) -> None:
         # A new entry, because the old one may be in the queues of ended tasks, and the task may run or end again.
-        stored = replace(old, expires=inf, body=b"", memo=b"", growth=0)
+        stored = replace(old, expires=inf, body=b"", memo=b"", extra_bytes=0)
         self._tasks[old.id] = stored
         index = self._indexes[old.owner]
         index.remove(old)

@@ -1,6 +1,7 @@
-"""Indexes over the tasks in memory: those of one owner by context and in the order of their ends, and listings of them.
+"""Indexes of the tasks in memory by owner and context, and the listings that use them.
 
-Invariant: adding, moving and removing a task takes constant time. A page of the newest tasks costs about its own size.
+Invariant: adding, moving and removing a task takes constant time. The cost of a page of the newest tasks is
+proportional to the size of the page.
 
 Unfinished and ended tasks are indexed separately. Ended tasks are in the order of their ends, so that the newest are
 found from the back. Unfinished tasks are few, and their times change, so a listing reads all of them.
@@ -31,6 +32,7 @@ class StoredTask(Struct, gc=False, eq=False):
     context_id: str
     key: str
     created: int
+    """The position of the task in the order of creation, unique among all tasks."""
     state: TaskState = TaskState.UNSPECIFIED
     changed_at: str = ""
     version: int = 0
@@ -39,15 +41,15 @@ class StoredTask(Struct, gc=False, eq=False):
     body: bytes = b""
     memo: bytes = b""
     run: bytes = b""
-    growth: int = 0
+    extra_bytes: int = 0
     """Bytes in addition to `body`: the memo, and a live object as JSON (its last document and the events since)."""
     expires: float = inf
-    """The time of expiry. Infinite while the task has not ended, or while a webhook waits for its events."""
+    """The time of expiry. Infinite while the task is not evictable."""
 
     @property
     def size(self) -> int:
         """The bytes that count against the limits."""
-        return self.growth + len(self.body)
+        return self.extra_bytes + len(self.body)
 
     def document(self) -> Document:
         if self.task is None:
@@ -126,7 +128,7 @@ class OwnerIndex:
         self.share = share
         self._unfinished: dict[str, StoredTask] = {}
         self._ended: dict[str, StoredTask] = {}
-        # Whether the order of the ends is the order of the status times. It is, unless an agent invents times.
+        # Whether the order of the ends is the order of the status times. It is, unless an agent sets these times.
         self._in_order = True
         # Nearly every context has one task, so a dictionary is created only for a context with more.
         self._by_context: dict[str, StoredTask | dict[str, StoredTask]] = {}
@@ -204,15 +206,15 @@ class OwnerIndex:
         return (same_context,)
 
     def _all(self, since: str = "") -> Iterable[StoredTask]:
-        """Return all tasks, without some that have not changed since `since`."""
+        """Return all tasks that have changed since this time, and possibly others."""
         ended: Iterable[StoredTask] = reversed(self._ended.values())
         if since and self._in_order:
             ended = takewhile(lambda stored: stored.changed_at >= since, ended)
         return chain(self._unfinished.values(), ended)
 
     def _newest(self, query: Query, start: Cursor | None) -> Iterator[StoredTask]:
-        """Return all tasks that can be on a page, and few others."""
-        missing = query.limit + 1  # one more, which tells that there is a next page
+        """Return the tasks that may be on the page, and few others, in an order that `newest` completes."""
+        missing = query.limit + 1  # one more, which shows that there is a next page
         last = ""
         yield from self._unfinished.values()
         for stored in reversed(self._ended.values()):

@@ -1,4 +1,4 @@
-"""What both SQL stores have in common: codes of states, tasks rebuilt from events, options of a URL.
+"""The parts that both SQL stores share: codes of states, tasks rebuilt from events, options of a URL.
 
 Invariant: the code of a state never changes, because it is stored in the tables.
 """
@@ -11,14 +11,14 @@ import msgspec
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.model import Document, PushConfig, Task, TaskState, decode_task, encode
 
-DEFAULT_TTL: Final = 7 * 24 * 3600  # seconds for which ended tasks are kept
+DEFAULT_TTL: Final = 7 * 24 * 3600  # seconds for which ended tasks are stored
 STATES: Final = tuple(TaskState)  # a state is stored as its number in the specification's own enum
 CODES: Final = {state: code for code, state in enumerate(STATES)}
 
 decode_push_config: Final = msgspec.json.Decoder(PushConfig).decode
 
 ReadOption = Callable[[str], Any]
-"""Reads the text of an option. Any: a number or a text, as the constructor of the store takes it."""
+"""Parses the text of an option. Any: a number or a text, as the constructor of the store expects it."""
 
 
 def rebuild_document(body: bytes | None, events: Sequence[bytes]) -> Document:
@@ -35,12 +35,12 @@ def rebuild_document(body: bytes | None, events: Sequence[bytes]) -> Document:
 
 
 def read_options(given: Iterable[tuple[str, str]], known: Mapping[str, ReadOption]) -> dict[str, Any]:
-    """Return the known options of a store's URL as arguments of its constructor. Others are left out.
+    """Return the known options of a store's URL as arguments of its constructor. Unknown options are ignored.
 
     Raises:
-        ValueError: an option cannot be read.
+        ValueError: the value of an option cannot be parsed.
     """
-    options: dict[str, Any] = {}  # Any: as the constructor takes them
+    options: dict[str, Any] = {}  # Any: as the constructor expects them
     for name, text in given:
         if name not in known:
             continue

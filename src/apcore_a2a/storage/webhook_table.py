@@ -20,7 +20,7 @@ from apcore_a2a.errors import InvalidParamsError
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
 from apcore_a2a.protocol.model import Document, Task, TaskState, decode_task, encode
-from apcore_a2a.storage.contract import ALL, MAX_WEBHOOKS, Backlog, Claim, DeliveryReport, Webhook
+from apcore_a2a.storage.contract import ALL_EVENTS, MAX_WEBHOOKS, Backlog, Claim, DeliveryReport, Webhook
 from apcore_a2a.storage.owner_index import StoredTask
 
 STALE_ENTRIES: Final = 64  # maximum number of stale heap entries per task
@@ -65,7 +65,7 @@ class TaskWebhooks(Struct, kw_only=True):
             self.first = self.latest + 1
 
     def add_outcome(self, document: bytes) -> None:
-        """Store the task at rest in place of its last event, which was not stored."""
+        """Add the task at rest as a substitute for its last event, which was not stored."""
         self.events.insert(0, b'{"task":' + document + b"}")
         self.size += len(self.events[0]) - len(self.base)
         self.base = b""
@@ -104,67 +104,69 @@ class WebhookTable:
         """Add the webhook of a task that is being created, before its events."""
         now = self._clock()
         config = webhook.config
-        kept = TaskWebhooks(owner=owner, size=len(encode(config)))
-        kept.rows[config.id] = _Row(Webhook(config=config, a2a_version=webhook.a2a_version), now, now)
-        self.tasks[task_id] = kept
+        task_webhooks = TaskWebhooks(owner=owner, size=len(encode(config)))
+        task_webhooks.rows[config.id] = _Row(Webhook(config=config, a2a_version=webhook.a2a_version), now, now)
+        self.tasks[task_id] = task_webhooks
 
     def save(self, webhook: Webhook, owner: str, *, document: bytes, state: TaskState, version: int) -> Webhook:
         """Add or replace a webhook of an existing task, whose present state is `document`."""
         config = webhook.config
         now = self._clock()
-        kept = self.tasks.get(config.task_id)
-        if kept is None:
-            kept = TaskWebhooks(owner=owner, latest=version, base=document, first=version + 1, size=len(document))
-        row = kept.rows.get(config.id)
+        task_webhooks = self.tasks.get(config.task_id)
+        if task_webhooks is None:
+            task_webhooks = TaskWebhooks(
+                owner=owner, latest=version, base=document, first=version + 1, size=len(document)
+            )
+        row = task_webhooks.rows.get(config.id)
         if row is not None:
-            kept.size -= len(encode(row.webhook.config))
-        elif len(kept.rows) >= MAX_WEBHOOKS:
+            task_webhooks.size -= len(encode(row.webhook.config))
+        elif len(task_webhooks.rows) >= MAX_WEBHOOKS:
             raise InvalidParamsError(TOO_MANY)
         else:
             delivered = version
             if state in AT_REST:
                 delivered = version - 1
-                if kept.first > version:
-                    kept.add_outcome(document)
+                if task_webhooks.first > version:
+                    task_webhooks.add_outcome(document)
             row = _Row(replace(webhook, delivered=delivered), now, now)
         fresh = Webhook(
-            config=config, a2a_version=webhook.a2a_version, delivered=row.webhook.delivered, latest=kept.latest
+            config=config, a2a_version=webhook.a2a_version, delivered=row.webhook.delivered, latest=task_webhooks.latest
         )
-        kept.rows[config.id] = _Row(fresh, now, row.since, row.claim + 1)
-        kept.size += len(encode(config))
-        kept.ended = state in TERMINAL
-        self.tasks[config.task_id] = kept
-        self._schedule(config.task_id, kept.rows[config.id])
+        task_webhooks.rows[config.id] = _Row(fresh, now, row.since, row.claim + 1)
+        task_webhooks.size += len(encode(config))
+        task_webhooks.ended = state in TERMINAL
+        self.tasks[config.task_id] = task_webhooks
+        self._schedule(config.task_id, task_webhooks.rows[config.id])
         return fresh
 
     def remove(self, task_id: str, config_id: str) -> bool:
-        kept = self.tasks.get(task_id)
-        row = kept.rows.pop(config_id, None) if kept is not None else None
-        if kept is None or row is None:
+        task_webhooks = self.tasks.get(task_id)
+        row = task_webhooks.rows.pop(config_id, None) if task_webhooks is not None else None
+        if task_webhooks is None or row is None:
             return False
-        kept.size -= len(encode(row.webhook.config))
-        kept.drop_delivered()
-        if not kept.rows:
+        task_webhooks.size -= len(encode(row.webhook.config))
+        task_webhooks.drop_delivered()
+        if not task_webhooks.rows:
             del self.tasks[task_id]
         return True
 
     def drop_settled(self) -> None:
         """Drop the webhooks of all ended tasks, except those that wait or have failed."""
-        for task_id, kept in list(self.tasks.items()):
-            if kept.ended and not kept.events:
+        for task_id, task_webhooks in list(self.tasks.items()):
+            if task_webhooks.ended and not task_webhooks.events:
                 del self.tasks[task_id]
 
     def add_events(self, task_id: str, events: Sequence[bytes], state: TaskState) -> None:
         """Add the events that were just written to a task with webhooks. `state` is its new state."""
-        kept = self.tasks[task_id]
-        kept.ended = state in TERMINAL
+        task_webhooks = self.tasks[task_id]
+        task_webhooks.ended = state in TERMINAL
         now = self._clock()
-        kept.events += events
-        kept.size += sum(map(len, events))
-        kept.latest += len(events)
-        for row in kept.rows.values():
+        task_webhooks.events += events
+        task_webhooks.size += sum(map(len, events))
+        task_webhooks.latest += len(events)
+        for row in task_webhooks.rows.values():
             was_waiting = row.webhook.is_waiting
-            row.webhook = replace(row.webhook, latest=kept.latest)
+            row.webhook = replace(row.webhook, latest=task_webhooks.latest)
             if not was_waiting:
                 row.since = now
                 self._schedule(task_id, row)
@@ -181,8 +183,8 @@ class WebhookTable:
     def _sweep(self) -> None:
         """Build the heap again without stale entries."""
         self._due = []
-        for task_id, kept in self.tasks.items():
-            for row in kept.rows.values():
+        for task_id, task_webhooks in self.tasks.items():
+            for row in task_webhooks.rows.values():
                 self._push(task_id, row)
 
     def claim(self, limit: int, lease: float) -> list[Claim]:
@@ -190,21 +192,21 @@ class WebhookTable:
         now = self._clock()
         while self._due and self._due[0][0] <= now and len(claimed) < limit:
             due, _, task_id, config_id = heapq.heappop(self._due)
-            kept = self.tasks.get(task_id)
-            row = kept.rows.get(config_id) if kept is not None else None
-            if kept is None or row is None or row.due != due or not row.webhook.is_waiting:
+            task_webhooks = self.tasks.get(task_id)
+            row = task_webhooks.rows.get(config_id) if task_webhooks is not None else None
+            if task_webhooks is None or row is None or row.due != due or not row.webhook.is_waiting:
                 continue  # a stale entry
             row.due = now + lease
             row.claim += 1
             self._schedule(task_id, row)  # for the end of the lease
-            claimed.append(Claim(row.webhook, kept.owner, row.claim))
+            claimed.append(Claim(row.webhook, task_webhooks.owner, row.claim))
         return claimed
 
     def settle(self, claim: Claim, report: DeliveryReport) -> bool:
         config = claim.webhook.config
-        kept = self.tasks.get(config.task_id)
-        row = kept.rows.get(config.id) if kept is not None else None
-        if kept is None or row is None or row.claim != claim.number:
+        task_webhooks = self.tasks.get(config.task_id)
+        row = task_webhooks.rows.get(config.id) if task_webhooks is not None else None
+        if task_webhooks is None or row is None or row.claim != claim.number:
             return False
         row.webhook = replace(
             row.webhook,
@@ -215,40 +217,40 @@ class WebhookTable:
         )
         row.due = self._clock() + report.pause
         self._schedule(config.task_id, row)
-        kept.drop_delivered()
+        task_webhooks.drop_delivered()
         return True
 
     def failed(self, owner: str, limit: int) -> list[Webhook]:
         found: list[Webhook] = []
-        for kept in self.tasks.values():
-            if kept.owner != owner:
+        for task_webhooks in self.tasks.values():
+            if task_webhooks.owner != owner:
                 continue
-            found += [row.webhook for row in kept.rows.values() if row.webhook.failed]
+            found += [row.webhook for row in task_webhooks.rows.values() if row.webhook.failed]
         return found[:limit]
 
     def listed(self, task_id: str) -> list[Webhook]:
-        kept = self.tasks.get(task_id)
-        if kept is None:
+        task_webhooks = self.tasks.get(task_id)
+        if task_webhooks is None:
             return []
-        return [kept.rows[config_id].webhook for config_id in sorted(kept.rows)]
+        return [task_webhooks.rows[config_id].webhook for config_id in sorted(task_webhooks.rows)]
 
-    def read(self, task_id: str, after: int, limit: int = ALL) -> Sequence[bytes] | None:
-        kept = self.tasks.get(task_id)
-        if kept is None:
+    def read(self, task_id: str, after: int, limit: int = ALL_EVENTS) -> Sequence[bytes] | None:
+        task_webhooks = self.tasks.get(task_id)
+        if task_webhooks is None:
             return None
-        return kept.read(after, limit)
+        return task_webhooks.read(after, limit)
 
     def task_at(self, task_id: str, version: int) -> Document | None:
-        kept = self.tasks.get(task_id)
-        if kept is None:
+        task_webhooks = self.tasks.get(task_id)
+        if task_webhooks is None:
             return None
-        return kept.task_at(version)
+        return task_webhooks.task_at(version)
 
     def backlog(self) -> Backlog:
         webhooks = events = failed = 0
         oldest = now = self._clock()
-        for kept in self.tasks.values():
-            for row in kept.rows.values():
+        for task_webhooks in self.tasks.values():
+            for row in task_webhooks.rows.values():
                 if row.webhook.failed:
                     failed += 1
                 elif row.webhook.is_waiting:
@@ -313,7 +315,7 @@ class MemoryWebhooks:
         self._recount(stored)
         return True
 
-    async def events(self, task_id: str, owner: str, after: int, limit: int = ALL) -> Sequence[bytes] | None:
+    async def events(self, task_id: str, owner: str, after: int, limit: int = ALL_EVENTS) -> Sequence[bytes] | None:
         if self._find(task_id, owner) is None:
             return None
         return self._table.read(task_id, after, limit)

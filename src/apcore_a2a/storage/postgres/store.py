@@ -11,7 +11,7 @@ from typing import Final, Literal
 from urllib.parse import parse_qsl, urlsplit
 
 from apcore_a2a.errors import StoreUnavailableError
-from apcore_a2a.storage.contract import ALL, ALL_OWNERS, Change, Page, Query, Record, Usage
+from apcore_a2a.storage.contract import ALL_EVENTS, ALL_OWNERS, Change, Page, Query, Record, Usage
 from apcore_a2a.storage.postgres import reads
 from apcore_a2a.storage.postgres.connection import FAILURES, Connection, Database, parse_address, why_not
 from apcore_a2a.storage.postgres.parts import PostgresParts, open_parts
@@ -164,7 +164,7 @@ class PostgresStore:
     async def load(self, task_id: str, owner: str) -> Record | None:
         return await self.database.ask(reads.load, task_id, owner)
 
-    async def events(self, task_id: str, owner: str, after: int, limit: int = ALL) -> Sequence[bytes] | None:
+    async def events(self, task_id: str, owner: str, after: int, limit: int = ALL_EVENTS) -> Sequence[bytes] | None:
         return await self.database.ask(reads.events, task_id, owner, after, limit)
 
     async def page(self, query: Query) -> Page:

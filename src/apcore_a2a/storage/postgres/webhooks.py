@@ -14,7 +14,7 @@ import asyncpg
 from apcore_a2a.errors import InvalidParamsError
 from apcore_a2a.protocol.lifecycle import AT_REST
 from apcore_a2a.protocol.model import Document, encode
-from apcore_a2a.storage.contract import ALL, MAX_WEBHOOKS, Backlog, Claim, DeliveryReport, Webhook
+from apcore_a2a.storage.contract import ALL_EVENTS, MAX_WEBHOOKS, Backlog, Claim, DeliveryReport, Webhook
 from apcore_a2a.storage.postgres import reads
 from apcore_a2a.storage.postgres.connection import Connection
 from apcore_a2a.storage.postgres.parts import OpenStore
@@ -80,7 +80,7 @@ class PostgresWebhooks:
     def __init__(self, store: OpenStore) -> None:
         self._store = store
 
-    async def events(self, task_id: str, owner: str, after: int, limit: int = ALL) -> Sequence[bytes] | None:
+    async def events(self, task_id: str, owner: str, after: int, limit: int = ALL_EVENTS) -> Sequence[bytes] | None:
         return await self._store.parts.database.ask(reads.events, task_id, owner, after, limit)
 
     async def save(self, webhook: Webhook, owner: str) -> Webhook | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from apcore_a2a.protocol.model import Document
-from apcore_a2a.storage.contract import ALL, ALL_OWNERS, MAX_READ_BYTES, Page, Query, Record, Usage
+from apcore_a2a.storage.contract import ALL_EVENTS, ALL_OWNERS, MAX_READ_BYTES, Page, Query, Record, Usage
 from apcore_a2a.storage.cursor import Cursor, PageRoom, PageTokens
 from apcore_a2a.storage.sql import CODES, STATES, rebuild_document
 from apcore_a2a.storage.sqlite.schema import event_key
@@ -200,7 +200,7 @@ def _size(database: sqlite3.Connection, row: TaskRow) -> int:
 def _rebuild(database: sqlite3.Connection, row: TaskRow, version: int | None = None) -> Document:
     """Return the present task, or the task as of a version, from an older document and the later events."""
     after = row.document_version or 0
-    limit = ALL if version is None else version - after
+    limit = ALL_EVENTS if version is None else version - after
     events = list(_read_events(database, row.number, after, limit))
     return rebuild_document(row.body, events)
 

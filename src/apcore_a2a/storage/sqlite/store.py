@@ -17,7 +17,18 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import Document
-from apcore_a2a.storage.contract import ALL, Backlog, Change, Claim, DeliveryReport, Page, Query, Record, Usage, Webhook
+from apcore_a2a.storage.contract import (
+    ALL_EVENTS,
+    Backlog,
+    Change,
+    Claim,
+    DeliveryReport,
+    Page,
+    Query,
+    Record,
+    Usage,
+    Webhook,
+)
 from apcore_a2a.storage.cursor import PageTokens
 from apcore_a2a.storage.sql import DEFAULT_TTL, ReadOption, read_options
 from apcore_a2a.storage.sqlite import reads, webhooks
@@ -177,7 +188,7 @@ class SQLiteStore:
             return reads.to_record(row, document)
         return await self._database.read(reads.load, task_id, owner)
 
-    async def events(self, task_id: str, owner: str, after: int, limit: int = ALL) -> Sequence[bytes] | None:
+    async def events(self, task_id: str, owner: str, after: int, limit: int = ALL_EVENTS) -> Sequence[bytes] | None:
         return await self._database.read(reads.events, task_id, owner, after, limit)
 
     async def page(self, query: Query) -> Page:
@@ -220,7 +231,7 @@ class SQLiteWebhooks:
     async def settle(self, claim: Claim, report: DeliveryReport) -> bool:
         return await self._database.submit(webhooks.settle, claim, report)
 
-    async def events(self, task_id: str, owner: str, after: int, limit: int = ALL) -> Sequence[bytes] | None:
+    async def events(self, task_id: str, owner: str, after: int, limit: int = ALL_EVENTS) -> Sequence[bytes] | None:
         return await self._store.events(task_id, owner, after, limit)
 
     async def task_at(self, task_id: str, owner: str, version: int) -> Document | None:

@@ -110,7 +110,7 @@ async def test_a_number_that_json_has_not_fails_the_task(event: AgentEvent) -> N
     async with serving(ScriptedAgent(default=(chunk("a"), event, COMPLETED))) as engine:
         task = await User(engine).send("go")
     assert (task.status.state, chunks_of(task)) == (S.FAILED, ["a"])
-    assert text_of(task) == "The agent's output holds NaN or infinity, which JSON has not"
+    assert text_of(task) == "The agent's output holds NaN or infinity, which JSON cannot represent"
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def as_agent(
             function, or a collection of functions: a list, a dict of functions by skill id, a module, or an object
             with public methods.
         retry_safe: Whether a run may be repeated from the start after a crash. The default is `thing.retry_safe`, or
-            False without that attribute. An Agent decides this itself, for each message.
+            False without that attribute. Not for an Agent, whose `admit` decides this for each message.
         request_context_builder: Builds the context that an executor receives: a `RequestContextBuilder`, or that of
             a2a-sdk for an executor of a2a-sdk. Only executors have such a context.
         default_skill: The id of the function that handles messages without a skill id.
@@ -41,7 +41,7 @@ def as_agent(
         _check_builder(thing, request_context_builder)
     if isinstance(thing, Agent):
         if retry_safe is not None:
-            raise TypeError("an Agent says in admit() whether a message is safe to retry")
+            raise TypeError("retry_safe is not for an Agent, which returns it from admit() for each message")
         return thing
     if retry_safe is None:
         retry_safe = bool(getattr(thing, "retry_safe", False))

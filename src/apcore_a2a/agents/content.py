@@ -1,4 +1,4 @@
-"""Converts Python values to parts and messages of the model, for agents written by hand.
+"""Converts the output of agents, which may be any Python value, to parts and messages of the model.
 
 Invariant: a converted value shares no object with the agent, and integers stay exact. A value without a JSON form is
 rejected.

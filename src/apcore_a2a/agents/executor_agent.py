@@ -21,7 +21,7 @@ from apcore_a2a.protocol.model import ArtifactUpdate, Event, Message, Task, Task
 logger = logging.getLogger(__name__)
 
 
-ENDS_THE_LOOP: Final = (SystemExit, KeyboardInterrupt)  # raised in an asyncio task, they end the event loop
+ENDS_THE_LOOP: Final = (SystemExit, KeyboardInterrupt)  # an asyncio task that raises one of these ends the event loop
 
 
 class CancelLimits(Struct, frozen=True):
@@ -54,7 +54,7 @@ class _ExecutorRun:
         self._context = RequestContext(call)
         self._execution = asyncio.create_task(self._execute(), name=f"execute {call.task.id}")
         self._cancellation: asyncio.Task[None] | None = None
-        # Whether `returned` has reported how `execute` ended. If not, `close` logs a failure.
+        # Whether `wait_for_execute` has reported how `execute` ended. If not, `close` logs a failure.
         self._is_reported = False
 
     async def _execute(self) -> None:
@@ -66,8 +66,8 @@ class _ExecutorRun:
             if self._cancellation is None:  # else `cancel` may still publish
                 self.queue.close()
 
-    async def returned(self) -> None:
-        """Wait for `execute`, and raise the exception that it raised."""
+    async def wait_for_execute(self) -> None:
+        """Wait until `execute` ends, and raise its exception, if any."""
         # `await self._execution` could not tell a cancellation of this task from one of `execute`.
         await asyncio.wait({self._execution})
         self._is_reported = True
@@ -87,7 +87,7 @@ class _ExecutorRun:
         self._execution.cancel()
 
     async def _cancel(self) -> None:
-        await asyncio.wait({self._execution}, timeout=self._limits.unwind)  # not longer: it may end only after `cancel`
+        await asyncio.wait({self._execution}, timeout=self._limits.unwind)  # some executors end only after `cancel`
         try:
             async with asyncio.timeout(self._limits.cancel):
                 await self._executor.cancel(self._context, self.queue)
@@ -97,7 +97,10 @@ class _ExecutorRun:
             self.queue.close()
 
     async def close(self) -> None:
-        """Wait for both asyncio tasks. After its last event `execute` may clean up; without one it is stopped first."""
+        """Wait for both asyncio tasks.
+
+        If the queue is closed, `execute` may still clean up, and is not stopped. Otherwise it is stopped first.
+        """
         try:
             if not self.queue.is_closed:
                 await self._stop()
@@ -125,7 +128,7 @@ class _ExecutorRun:
         return {self._execution, self._cancellation}
 
     def _report(self, task: asyncio.Task[None]) -> None:
-        """Log a failure that `returned` has not reported."""
+        """Log a failure that `wait_for_execute` has not reported."""
         if not task.done() or task.cancelled() or self._is_reported:
             return
         error = task.exception()
@@ -133,8 +136,8 @@ class _ExecutorRun:
             logger.warning("executor failed while its run ended", exc_info=error, extra={"work": task.get_name()})
 
 
-class _BuildingContext:
-    """An executor that receives the contexts of a RequestContextBuilder."""
+class _ExecutorWithBuilder:
+    """Passes the contexts of a RequestContextBuilder to an executor."""
 
     def __init__(self, executor: AgentExecutor, builder: RequestContextBuilder) -> None:
         self._executor = executor
@@ -162,7 +165,7 @@ class ExecutorAgent:
     ) -> None:
         self._executor = executor
         if builder is not None:
-            self._executor = _BuildingContext(executor, builder)
+            self._executor = _ExecutorWithBuilder(executor, builder)
         self._limits = limits
         self._admission = Admission(retry_safe=retry_safe)
 
@@ -180,7 +183,7 @@ class ExecutorAgent:
                 if published is not None:
                     yield published
                 has_begun = True
-            await run.returned()
+            await run.wait_for_execute()
         except asyncio.CancelledError:
             if call.cancel.is_cancelled:
                 run.cancel()

@@ -1,6 +1,7 @@
 """The interface of an agent written as an AgentExecutor: its two methods, their context and their event queue.
 
-Invariant: names and contract are those of the AgentExecutor of a2a-sdk. The values are those of our model.
+Invariant: the methods and their contract are those of the AgentExecutor of a2a-sdk. Their events and contexts are our
+own types.
 """
 
 import asyncio
@@ -239,7 +240,7 @@ class AgentExecutor(Protocol):
     """An agent with two methods.
 
     `execute` handles one message. It publishes a single Message, or events of a task up to a terminal state or a state
-    that waits for the user, and returns. It may publish AUTH_REQUIRED and continue by itself. `cancel` is called when
+    that waits for the user, and returns. It may also publish AUTH_REQUIRED and continue to run. `cancel` is called when
     the task is cancelled, after asyncio cancelled `execute`, and publishes CANCELED.
 
     Example:

@@ -27,13 +27,13 @@ from apcore_a2a.protocol.model import Part
 
 EXACT: Final = 2**53  # a larger double stands for several integers, so the original one is unknown
 _CHOICES: Final = ("anyOf", "oneOf")
-_LOOKED_INTO: Final = (float, dict, list)
+_MAY_CHANGE: Final = (float, dict, list)  # types of the values that are restored, or that contain such a value
 
 
 class IntegerSchema:
     """Restores integers by the original input schema of a skill.
 
-    The schema of the card does not serve: its references are expanded to a limited depth only.
+    It does not use the schema of the card, whose references are expanded to a limited depth only.
 
     A value may be large, and restoring it blocks the event loop. So the rules for each place in a value are derived
     once and cached for the life of the schema (100,000 numbers in a list: 30 ms instead of 290).
@@ -46,11 +46,11 @@ class IntegerSchema:
 
     def restore(self, value: Any) -> Any:
         """Return the value with its integers restored. Objects and lists are changed in place."""
-        if not self._has_integers or not isinstance(value, _LOOKED_INTO):
+        if not self._has_integers or not isinstance(value, _MAY_CHANGE):
             return value
         return self._place.restore(value)
 
-    def all_that_apply(self, value: Any, given: list[Any]) -> tuple[list[Schema], bool]:
+    def schemas_for(self, value: Any, given: list[Any]) -> tuple[list[Schema], bool]:
         """Return the schemas that apply to a value, and whether the result depends on the value.
 
         Includes the schemas that `given` refers to or is composed of. Each is included once, so that cycles end. Items
@@ -72,13 +72,13 @@ class IntegerSchema:
             for choice in _CHOICES:
                 if choice in node:
                     depends = True
-                    waiting.extend(self._that_may_be(value, node[choice]))
+                    waiting.extend(self._possible_branches(value, node[choice]))
         return found, depends
 
-    def _that_may_be(self, value: Any, branches: Iterable[Any]) -> list[Any]:
-        return [branch for branch in branches if _may_be(value, self._named_by(branch))]
+    def _possible_branches(self, value: Any, branches: Iterable[Any]) -> list[Any]:
+        return [branch for branch in branches if _may_apply(value, self._follow_reference(branch))]
 
-    def _named_by(self, node: Any) -> Any:
+    def _follow_reference(self, node: Any) -> Any:
         """Return the schema that a reference refers to. Any other node is returned as it is."""
         if isinstance(node, dict) and "$ref" in node:
             return self._resolve(node["$ref"])
@@ -115,16 +115,16 @@ class _Place:
         rules = self._of_all or self._find_rules(value)
         if isinstance(value, dict):
             for name, item in value.items():
-                if isinstance(item, _LOOKED_INTO):
+                if isinstance(item, _MAY_CHANGE):
                     value[name] = rules.place_of_property(name).restore(item)
         else:
             for index, item in enumerate(value):
-                if isinstance(item, _LOOKED_INTO):
+                if isinstance(item, _MAY_CHANGE):
                     value[index] = rules.place_of_item(index).restore(item)
         return value
 
     def _find_rules(self, value: Any) -> "_Rules":
-        nodes, depends = self._schema.all_that_apply(value, self._given)
+        nodes, depends = self._schema.schemas_for(value, self._given)
         rules = _Rules(self._schema, nodes)
         if not depends:
             self._of_all = rules
@@ -137,8 +137,8 @@ class _Rules:
     def __init__(self, schema: IntegerSchema, nodes: list[Schema]) -> None:
         self._schema = schema
         self._nodes = nodes
-        self._is_integer = any(_says(node, "integer") for node in nodes)
-        self._is_number = any(_says(node, "number") for node in nodes)
+        self._is_integer = any(_has_type(node, "integer") for node in nodes)
+        self._is_number = any(_has_type(node, "number") for node in nodes)
         self._listed = {value for node in nodes for value in _listed_integers(node)}
         self._first_items = max((len(_first_items(node)) for node in nodes), default=0)
         # By name and by index, only those that the schemas name: a client may send any number of others.
@@ -178,13 +178,17 @@ class _Rules:
 def _mentions_integers(node: Any) -> bool:
     match node:
         case dict():
-            return _says(node, "integer") or bool(_listed_integers(node)) or any(map(_mentions_integers, node.values()))
+            return (
+                _has_type(node, "integer")
+                or bool(_listed_integers(node))
+                or any(map(_mentions_integers, node.values()))
+            )
         case list():
             return any(map(_mentions_integers, node))
     return False
 
 
-def _says(node: Schema, kind: str) -> bool:
+def _has_type(node: Schema, kind: str) -> bool:
     kinds = node.get("type")
     return kinds == kind or (isinstance(kinds, list) and kind in kinds)
 
@@ -198,37 +202,40 @@ def _listed_integers(node: Schema) -> list[int]:
     return [value for value in allowed if type(value) is int]  # not a bool, which is an int in Python
 
 
-def _may_be(value: Any, node: Any) -> bool:
-    """Whether an alternative may apply: an object has the required properties, and fits its `const` and `enum`."""
+def _may_apply(value: Any, node: Any) -> bool:
+    """Whether an alternative of `anyOf` or `oneOf` may apply to a value.
+
+    An object must have the required properties, whose values must fit `const` and `enum`. Nothing else is compared.
+    """
     if not isinstance(node, dict):
         return False
     if isinstance(value, float):
         return True
     if isinstance(value, list):
-        return "type" not in node or _says(node, "array")
-    if "type" in node and not _says(node, "object"):
+        return "type" not in node or _has_type(node, "array")
+    if "type" in node and not _has_type(node, "object"):
         return False
     if not value.keys() >= set(node.get("required", ())):
         return False
-    for name, mark in node.get("properties", {}).items():
-        if name in value and not _is_allowed(value[name], mark):
+    for name, property_schema in node.get("properties", {}).items():
+        if name in value and not _is_allowed(value[name], property_schema):
             return False
     return True
 
 
-def _is_allowed(value: Any, mark: Any) -> bool:
+def _is_allowed(value: Any, property_schema: Any) -> bool:
     """Whether `const` or `enum` of a schema allows a value."""
-    if not isinstance(mark, dict):
+    if not isinstance(property_schema, dict):
         return True
-    if "const" in mark:
-        return bool(value == mark["const"])
-    if "enum" in mark:
-        return value in mark["enum"]
+    if "const" in property_schema:
+        return bool(value == property_schema["const"])
+    if "enum" in property_schema:
+        return value in property_schema["enum"]
     return True
 
 
 def _of_property(nodes: Iterable[Schema], name: str) -> list[Any]:
-    """Return what the schemas of an object hold for one of its properties."""
+    """Return the schemas of one property of an object."""
     found: list[Any] = []
     for node in nodes:
         properties = node.get("properties", {})
@@ -241,7 +248,7 @@ def _of_property(nodes: Iterable[Schema], name: str) -> list[Any]:
 
 
 def _of_item(nodes: Iterable[Schema], index: int) -> list[Any]:
-    """Return what the schemas of a list hold for one of its items."""
+    """Return the schemas of one item of a list."""
     found: list[Any] = []
     for node in nodes:
         first = _first_items(node)
@@ -287,7 +294,7 @@ def read_inputs(parts: tuple[Part, ...], skill: TakesInputs) -> tuple[Any, tuple
 
     Raises:
         InvalidParamsError: No part can be read as input of this skill.
-        ContentTypeNotSupportedError: The part is a file, and the skill takes none.
+        ContentTypeNotSupportedError: The part is a file, and the skill takes no files.
     """
     if not parts:
         raise errors.InvalidParamsError("Message must contain at least one Part")

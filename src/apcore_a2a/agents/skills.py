@@ -109,7 +109,8 @@ def first_skill_id(*metadata: Mapping[str, Any] | None) -> str:
     """Return the first skill id in these metadata. Empty if there is none.
 
     Raises:
-        InvalidParamsError: The skill id is not a string. Running the default skill instead would be worse.
+        InvalidParamsError: The skill id is not a string. The sender has named a skill, so the default skill does not
+            run instead.
     """
     for each in metadata:
         skill = (each or {}).get(SKILL_ID)

@@ -3,7 +3,7 @@
 Invariant: each run has a daemon thread of its own, at most `limit` threads run at once, and functions that never
 return are counted. asyncio's pool is not used: it is small, it also resolves host names, and at exit the process waits
 for its threads, so that a function that never returns would block the exit. The thread of a finished run waits a while
-for another run, because starting a thread costs a fifth of a message.
+for another run, because starting a thread takes a fifth of the time of a message.
 """
 
 import asyncio
@@ -25,7 +25,8 @@ SPARE_THREADS: Final = 64  # further threads, which replace those of functions t
 OUT_OF_THREADS: Final = "Every thread of the agent is held by a function that does not return; try again later"
 RETRY_AFTER: Final = 30  # seconds: a function that blocks for long rarely returns sooner
 
-LAST_JOB_TIME: Final = 5.0  # seconds after which the thread of an abandoned job counts as stuck
+# A job without a waiting caller, for example the closing of a generator, may delay the end of its thread.
+LAST_JOB_TIME: Final = 5.0  # seconds after which a thread with such a job counts as stuck
 MAX_IDLE: Final = 16  # idle threads that are kept for further runs
 IDLE_TIME: Final = 10.0  # seconds that they are kept
 
@@ -40,7 +41,7 @@ class Threads:
     `limit` of those no run can start.
 
     Args:
-        last_job_time: Seconds after which the thread of an abandoned job counts as stuck.
+        last_job_time: Seconds after which a thread counts as stuck whose last job has no waiting caller.
         idle_time: Seconds that an idle thread is kept for another run.
     """
 
@@ -71,7 +72,7 @@ class Threads:
 
     @asynccontextmanager
     async def worker(self, name: str, cancel: CancelToken) -> AsyncIterator["Worker"]:
-        """Provide a thread for one run. If its function continues after the run, `cancel.ignore()` is called."""
+        """Provide a thread for one run. If its function continues after the run, call `cancel.ignore()`."""
         await self._free.acquire()
         try:
             worker = self._idle_or_new(name)
@@ -101,7 +102,7 @@ class Threads:
         elif worker.has_last_job:
             worker.close()
             worker.loop.call_later(self._last_job_time, self._count_as_stuck, worker)
-        # A thread that counts as stuck is not kept: it ends, and is not counted any more.
+        # A thread that counts as stuck is not kept for another run. Its end removes it from the count.
         elif len(self._idle) < MAX_IDLE and worker not in self._stuck:
             self._idle.append(worker)
             self._free.release()
@@ -154,7 +155,7 @@ class Worker:
     ) -> None:
         self.name = name
         self.loop = loop
-        self.is_busy = False  # with a job whose caller was cancelled
+        self.is_busy = False  # its caller was cancelled, and the function continues
         self.has_last_job = False
         self.is_retired = False  # ended while idle
         self.has_ended = False  # set by the thread itself
@@ -191,8 +192,8 @@ class Worker:
         self.is_retired = True
         self.close()
 
-    def later(self, job: Callable[[], object]) -> None:
-        """Run a last job, without waiting for it."""
+    def call_last(self, job: Callable[[], object]) -> None:
+        """Run the last job of the thread, without waiting for it."""
         self.has_last_job = True
         self._jobs.put((Future(), job))
 
@@ -234,5 +235,5 @@ def _settle(done: Future[Any], job: Callable[[], Any]) -> None:
         failure = RuntimeError(f"the function raised {type(error).__name__}")
         failure.__cause__ = error
         done.set_exception(failure)
-    except BaseException as error:  # SystemExit as well: it ends the run, and the owner of the run decides how
+    except BaseException as error:  # SystemExit as well: it ends the run, whose caller decides how
         done.set_exception(error)

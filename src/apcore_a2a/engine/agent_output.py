@@ -105,7 +105,9 @@ def _check_numbers(event: Event) -> None:
     try:
         check_finite(plain)
     except ValueError as error:
-        raise InvalidAgentResponseError("The agent's output holds NaN or infinity, which JSON has not") from error
+        raise InvalidAgentResponseError(
+            "The agent's output holds NaN or infinity, which JSON cannot represent"
+        ) from error
 
 
 def first_events(task: Task, *, working: bool) -> list[tuple[Task | StatusUpdate, bytes]]:

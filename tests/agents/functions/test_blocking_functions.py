@@ -266,7 +266,7 @@ async def test_an_iterator_that_is_not_a_generator_is_iterated() -> None:
 async def test_a_job_that_is_cancelled_before_it_starts_does_not_run() -> None:
     gate, done = threading.Event(), threading.Event()
     async with Threads(1).worker("test", CancelToken()) as worker:
-        worker.later(lambda: gate.wait(5))
+        worker.call_last(lambda: gate.wait(5))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(worker.call(done.set), 0.01)
         gate.set()

@@ -87,7 +87,7 @@ async def test_progress_and_pieces_keep_their_order() -> None:
 @pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
 async def test_progress_outside_zero_to_one_is_rejected(share: float) -> None:
     async def work(call: Call) -> str:
-        with pytest.raises(ValueError, match="progress is a share from 0 to 1"):
+        with pytest.raises(ValueError, match="progress is a fraction from 0 to 1"):
             call.progress(share)
         return "done"
 

@@ -196,7 +196,7 @@ async def test_a_run_is_safe_to_repeat_only_if_declared_so() -> None:
 def test_an_agent_is_served_unchanged_and_decides_itself_about_retries() -> None:
     agent = as_agent(safe)
     assert as_agent(agent) is agent
-    with pytest.raises(TypeError, match="says in admit"):
+    with pytest.raises(TypeError, match="returns it from admit"):
         as_agent(agent, retry_safe=True)
 
 

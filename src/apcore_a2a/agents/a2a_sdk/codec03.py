@@ -30,7 +30,7 @@ def _to_json(value: model.SendMessage | model.Task) -> dict[str, Any]:
 
 def to_request(request: model.SendMessage) -> Any:
     made = _to_json(request)
-    made.pop("tenant", None)  # 0.3 has none
+    made.pop("tenant", None)  # 0.3 has no tenants
     return _TYPES.MessageSendParams.model_validate(values.send(made))
 
 

@@ -178,7 +178,7 @@ class ModuleAgent:
         return ModuleCall(module, inputs, approval=approval)
 
     def _has_gate(self, module: ModuleInfo) -> bool:
-        """Whether apcore asked for the approval. If the module asked, an old apcore would pass it the token."""
+        """Whether apcore asked for the approval, not the module itself, to which an old apcore would pass the token."""
         approver = approvals.find_approver(self._modules.executor)
         if approver is Approver.UNKNOWN:
             # An older executor does not expose its handler. The annotation of the module is then the best guess.

@@ -50,14 +50,17 @@ class Approval(Struct, frozen=True):
 
 
 def wait_for_handler(error: Exception, skill: str, inputs: dict[str, Any]) -> Iterator[AgentEvent]:
-    """Store the call that apcore has not made because its handler waits for a decision."""
+    """Yield the events that store a call and ask for its approval, after the handler of apcore answered *pending*."""
     kept = dict(inputs)
     kept.pop(TOKEN, None)  # the next reply adds it again
     return wait_for_approval(PendingCall(skill, kept, getattr(error, "approval_id", None)), _reason(error))
 
 
 def wait_for_caller(skill: str, inputs: Any, approval: Approval | None) -> Iterator[AgentEvent]:
-    """Store a call that apcore would make without an approval. `approval` is an earlier question about this call."""
+    """Yield the events that store a call, which apcore would make without an approval, and ask the caller.
+
+    `approval` is the one that this call has already waited for, if any. The question keeps its id.
+    """
     approval_id = secrets.token_urlsafe(16)
     if approval is not None and approval.id:
         approval_id = approval.id

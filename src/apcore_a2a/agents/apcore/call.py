@@ -89,7 +89,7 @@ def _data(output: Any) -> Part:
     try:
         check_finite(data)
     except ValueError as error:
-        text = "The module's output holds NaN or infinity, which JSON has not"
+        text = "The module's output holds NaN or infinity, which JSON cannot represent"
         raise errors.InvalidAgentResponseError(text) from error
     return Part(data=data, media_type="application/json")
 

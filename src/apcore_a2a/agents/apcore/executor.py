@@ -62,8 +62,8 @@ def _check_output_schemas(modules: Modules) -> None:
         if kinds == "object" or "object" in kinds or not takes_objects_only(modules.executor):
             continue
         raise ValueError(
-            f"Module {module.id} returns {kinds} by its output_schema, but apcore {apcore.__version__} runs no module"
-            " that does not return an object: have it return one, or serve the registry or a ServedExecutor instead"
+            f"Module {module.id} returns {kinds} by its output_schema, but apcore {apcore.__version__} runs only"
+            " modules that return an object: have it return one, or serve the registry or a ServedExecutor instead"
         )
 
 
@@ -167,10 +167,10 @@ class ServedExecutor(apcore.Executor):  # type: ignore[misc]  # apcore is untype
         self.approval_handler = handler
 
     def _replace_execute_step(self, limits: "ConfigWithoutLimits") -> None:
-        """Replace the step that runs modules, to allow any output and no time limit (see NO_LIMIT).
+        """Replace the step that runs modules, to allow any output, and to remove the default time limit.
 
-        The configuration cannot set the latter. The executor uses the same number as the wait of its synchronous `call`
-        in an event loop, and 0 would make that one second.
+        The limit cannot be 0 in the configuration of the executor itself (see NO_LIMIT): there it is also the timeout
+        of the synchronous `call` inside an event loop, for which 0 means one second.
         """
         config: Any = limits
         if limits.get(DEFAULT_TIMEOUT) == FOREVER:
@@ -288,14 +288,13 @@ class OutputSchema:
         return getattr(self._schema, name)
 
 
-# ---- the registry, seen by the executor -----------------------------------------------------------------------------
+# ---- the view of the registry ---------------------------------------------------------------------------------------
 # A registry whose modules cache their JSON Schemas, for a faster `apcore.Executor`.
 #
 # apcore asks the pydantic models of a module for their JSON Schema with every call: three times for the call, twice
-# more for a dry run, each time to find fields to redact. pydantic rebuilds the schema each time, in about 190 µs. From
-# the cache it takes 1.2 µs. That is most of the cost of a call:
-#
-#     `apcore.Executor(RegistryView(registry), acl=acl)`
+# more for a dry run, each time to find fields to redact. pydantic rebuilds the schema each time, in about 190 µs, which
+# is most of the cost of a call. From the cache it takes 1.2 µs. An executor uses the cache with
+# `apcore.Executor(RegistryView(registry), acl=acl)`.
 #
 # The view stands between the executor and the registry. Its `get` returns a view of the module, whose schemas are
 # views of its models, and the view of a model caches the JSON Schema. Everything else is delegated to the registry, the

@@ -37,7 +37,7 @@ FAILURES: Final[Mapping[object, tuple[str, str, type[A2AError]]]] = {
     "CIRCUIT_BREAKER_OPEN": ("CircuitBreakerOpenError", "This skill keeps failing; try again later", AgentError),
     "EXECUTION_CANCELLED": ("ExecutionCancelledError", "Execution canceled", AgentError),
     "ExecutionCancelledError": ("ExecutionCancelledError", "Execution canceled", AgentError),  # 0.6.0 has no code
-    "TASK_LIMIT_EXCEEDED": ("TaskLimitExceededError", "Too much to do; try again later", AgentError),
+    "TASK_LIMIT_EXCEEDED": ("TaskLimitExceededError", "Too many tasks are running; try again later", AgentError),
 }
 
 # Removed from texts: tracebacks, local paths, credentials in URLs, and values that look like secrets.

@@ -1,6 +1,7 @@
 """`Modules`, the registry and the executor of apcore, with access checks and threads for blocking modules.
 
-Invariant: no private attribute of an executor is read. What an executor does not expose is decided by the call itself.
+Invariant: no private attribute of an executor is read. If an executor does not expose its ACL or its approval handler,
+these apply only when the call is made.
 """
 
 import asyncio
@@ -46,10 +47,10 @@ _BY_CODE: Final = {"ACL_DENIED": ACCESS, "SCHEMA_VALIDATION_ERROR": SCHEMA, "GEN
 def is_denied(executor: Any, module_id: str, make_context: MakeContext) -> bool:
     """Whether the executor's ACL denies a call. The module need not exist."""
     acl = find_acl(executor)
-    return acl is not None and refuses(acl, module_id, make_context)
+    return acl is not None and is_denied_by(acl, module_id, make_context)
 
 
-def refuses(acl: Any, module_id: str, make_context: MakeContext) -> bool:
+def is_denied_by(acl: Any, module_id: str, make_context: MakeContext) -> bool:
     context = make_context().child(module_id)
     if hasattr(acl, "check_access"):  # newer versions. Unlike `check` it distinguishes "ask a human" from "deny".
         return bool(acl.check_access(context.caller_id, module_id, context).access != "allow")
@@ -59,8 +60,8 @@ def refuses(acl: Any, module_id: str, make_context: MakeContext) -> bool:
 class UnauditedACL:
     """Evaluates an ACL without an entry in its audit log: reading a card is not an attempt to call a module.
 
-    apcore's ACL exposes its rules from 0.32 on, and a copy without a log is evaluated instead. Earlier versions and
-    custom ACL classes have to be evaluated themselves.
+    apcore's ACL exposes its rules from 0.32 on, and a copy without a log is evaluated instead. An older ACL and one of
+    a custom class are evaluated directly, with an entry in their logs.
     """
 
     def __init__(self) -> None:
@@ -86,7 +87,7 @@ def find_acl(executor: Any) -> Any:
 
 
 def held_by_gate(executor: Any, gate: str, name: str) -> Any:
-    """Return an attribute of a gate in the executor's pipeline. None before apcore 0.32, which exposes none."""
+    """Return an attribute of a gate, a pipeline step that may reject calls. None before apcore 0.32, which hides it."""
     strategy = getattr(executor, "current_strategy", None)
     kind = getattr(apcore, gate, None)
     if strategy is None or kind is None:
@@ -269,13 +270,13 @@ class Modules:
             self.registry.on(event, forget)
 
     def denies(self, module_id: str, make_context: MakeContext) -> bool:
-        """Whether the ACL denies a call. The module need not exist."""
+        """Whether the ACL denies a call, which its audit log records. The module need not exist."""
         return is_denied(self.executor, module_id, make_context)
 
     def would_deny(self, module_id: str, make_context: MakeContext) -> bool:
         """Whether the ACL would deny a call, without an entry in its audit log."""
         acl = find_acl(self.executor)
-        return acl is not None and refuses(self._unaudited.of(acl), module_id, make_context)
+        return acl is not None and is_denied_by(self._unaudited.of(acl), module_id, make_context)
 
     async def find_failed_checks(self, module: ModuleInfo, inputs: Any, make_context: MakeContext) -> FailedChecks:
         """Return the checks of apcore that a call would fail, with their errors."""
@@ -293,7 +294,7 @@ def passing_context(method: Callable[..., Any]) -> CallModule:
     except TypeError:
         pass
     else:
-        return method  # as apcore's does, without a wrapper
+        return method  # apcore's own methods take the context by position
 
     def with_named_context(module_id: str, inputs: Any, context: Any) -> Any:
         return method(module_id, inputs, context=context)
@@ -399,13 +400,16 @@ class RunToken(apcore.CancelToken):  # type: ignore[misc]  # apcore is untyped
             return cls(run, None)
         return cls(run, loop)
 
-    def is_here(self) -> bool:
-        """Whether the loop of the run is running. A module that calls another synchronously has a loop of its own."""
+    def is_on_run_loop(self) -> bool:
+        """Whether this code runs on the event loop of the run.
+
+        A module that calls another one synchronously does so on another loop.
+        """
         return self._loop is asyncio.get_running_loop()
 
     def child(self) -> "RunToken":
         """Return the token of one call, which apcore cancels when the call times out."""
-        return RunToken(self.run, self._loop, parent=self)  # not the running loop: see `is_here`
+        return RunToken(self.run, self._loop, parent=self)  # not the running loop: see `is_on_run_loop`
 
     def on_cancel(self, callback: Callable[[], object]) -> None:
         """Call `callback` on the loop of the run when this token is cancelled."""
@@ -443,6 +447,6 @@ def blocks(module: Any) -> bool:
 def on_thread(module: Any, context: Any, threads: Threads) -> Any:
     """Return the module, wrapped to run on a thread if it blocks and belongs to one of our runs."""
     token = getattr(context, "cancel_token", None)
-    if not isinstance(token, RunToken) or not token.is_here() or not blocks(module):
+    if not isinstance(token, RunToken) or not token.is_on_run_loop() or not blocks(module):
         return module
     return BlockingModule(module, threads, token)

@@ -62,7 +62,7 @@ class FunctionAgent:
         threads: Threads | None = None,
     ) -> None:
         self.skill = describe(function, skill_id=skill_id)
-        self.may_reply = may_be_message(self.skill.signature.answer)
+        self.may_reply = may_be_message(self.skill.signature.return_type)
         self._function = function
         # The agent card is built from these two, as it is for a function.
         self.__name__ = name_of(function)
@@ -178,7 +178,7 @@ class FunctionAgent:
         return result
 
     async def _loaded(self, result: Any, call: Call) -> Any:
-        """Return the result of a coroutine. An open file is read on a thread, because that may block."""
+        """Return a result, or the content of an open file as a part. Reading may block, so a thread does it."""
         if not isinstance(result, io.IOBase):
             return result
         async with self._threads.worker(self.__name__, call.cancel) as worker:
@@ -198,7 +198,7 @@ async def _iterate(iterator: Iterator[Any], worker: Worker) -> AsyncGenerator[An
     finally:
         close = getattr(iterator, "close", None)
         if close is not None:
-            worker.later(close)  # without waiting: the generator may be blocked, and its run is over
+            worker.call_last(close)  # without waiting: the generator may be blocked, and its run is over
 
 
 def _closing(chunks: AsyncIterable[Any]) -> AbstractAsyncContextManager[object]:
@@ -239,7 +239,7 @@ class SkillAgent:
         self, agents: Sequence[FunctionAgent], *, default_skill: str = "", is_visible: IsVisible | None = None
     ) -> None:
         self._agents = {agent.skill.id: agent for agent in agents}
-        self._any_agent = agents[0]  # they share their threads
+        self._any_agent = agents[0]  # all agents share their threads
         self._default_skill = default_skill
         self._is_visible = is_visible
         if len(self._agents) == 1:
@@ -278,7 +278,8 @@ class SkillAgent:
     async def _run_with_task(self, agent: FunctionAgent, call: Call) -> AsyncGenerator[AgentEvent, None]:
         """Run a function, and create its task at the start.
 
-        The engine delays tasks of this agent because another of its functions may reply without one.
+        Another function may reply with a Message instead of a task (`may_reply`), so the engine creates no task before
+        the first event of a run. This function never does, so its first event is published before it is called.
         """
         yield StatusUpdate(status=TaskStatus(state=TaskState.WORKING))
         async with aclosing(agent.run(call)) as events:

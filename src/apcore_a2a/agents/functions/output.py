@@ -109,7 +109,7 @@ class InputRequired(BaseException):
     """Ends a run that waits for its user. A BaseException, so that `except Exception` does not catch it."""
 
     def __init__(self, question: Any) -> None:
-        super().__init__("the run ends here, and goes on with the user's answer")
+        super().__init__("Call.ask ends the run here; the function is called again with the answer")
         self.question = question
 
 
@@ -134,7 +134,7 @@ class FunctionControls:
         self._answers = deque(answers)
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._waiting: deque[AgentEvent] = deque()  # at most one event of the function, and a progress before it
+        self._waiting: deque[AgentEvent] = deque()  # at most one event of the function and one progress update
         self._news = asyncio.Event()
         self._room = asyncio.Event()
 
@@ -142,7 +142,7 @@ class FunctionControls:
 
     def progress(self, done: float | None, text: str) -> None:
         if done is not None and not 0 <= done <= 1:
-            raise ValueError(f"progress is a share from 0 to 1, not {done}")
+            raise ValueError(f"progress is a fraction from 0 to 1, not {done}")
         if not text:
             text = "Working" if done is None else f"{done:.0%}"
         message = agent_message(text, metadata={PROGRESS: done})
@@ -192,7 +192,7 @@ class FunctionControls:
 
     def _publish(self, event: AgentEvent) -> None:
         if self._waiting and _is_progress(event) and _is_progress(self._waiting[-1]):
-            self._waiting.pop()  # outdated before it was read
+            self._waiting.pop()  # not read yet, and outdated by the new one
         self._waiting.append(event)
         self._news.set()
 

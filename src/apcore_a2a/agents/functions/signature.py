@@ -38,7 +38,7 @@ INJECTED: Final[dict[object, ReadArgument]] = {
     str: lambda call, asked: text_of(asked),
 }
 _INJECTED_NAMES: Final = re.compile(r"\b(Message|Call)\b")  # our types, which may be imported under TYPE_CHECKING only
-_NOT_THERE: Final = (NameError, AttributeError)  # raised by an annotation with an unknown name
+_UNRESOLVED: Final = (NameError, AttributeError)  # raised for an annotation with an unknown name
 _VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)  # parameters that receive nothing
 _FILES: Final = (bytes, bytearray, io.IOBase, IO)
 # Return types that are parts or events instead of values. They have no schema.
@@ -69,7 +69,7 @@ class Signature(Struct, frozen=True):
     positional: dict[str, Any]
     """The positional-only parameters, in order, with their defaults."""
     takes_call: bool
-    answer: Any
+    return_type: Any
     """The return annotation. Any if there is none."""
 
     @property
@@ -91,7 +91,7 @@ def read_signature(function: Callable[..., Any]) -> Signature:
         raise TypeError(f"{name} cannot be served: its parameters are unknown") from error
     hints = _read_hints(function)
     parameters = [each for each in signature.parameters.values() if each.kind not in _VARIADIC]
-    _refuse_hidden_types(name, parameters, hints)
+    _refuse_unresolved_types(name, parameters, hints)
     inputs = tuple(_check_input(name, each) for each in _find_inputs(parameters, hints))
     injected = _find_injected(name, parameters, hints, inputs)
     return Signature(
@@ -99,11 +99,11 @@ def read_signature(function: Callable[..., Any]) -> Signature:
         inputs=inputs,
         positional={each.name: each.default for each in parameters if each.kind is each.POSITIONAL_ONLY},
         takes_call=INJECTED[Call] in injected.values(),
-        answer=hints.get("return", Any),
+        return_type=hints.get("return", Any),
     )
 
 
-def _refuse_hidden_types(name: str, parameters: list[inspect.Parameter], hints: dict[str, Any]) -> None:
+def _refuse_unresolved_types(name: str, parameters: list[inspect.Parameter], hints: dict[str, Any]) -> None:
     """Raise TypeError for a parameter whose type cannot be resolved: without a type it would receive a message."""
     for parameter in parameters:
         has_type = parameter.annotation is not parameter.empty
@@ -118,7 +118,7 @@ def _refuse_hidden_types(name: str, parameters: list[inspect.Parameter], hints: 
 
 
 def _find_inputs(parameters: list[inspect.Parameter], hints: dict[str, Any]) -> tuple[Input, ...]:
-    """Return the parameters that a client fills in. None if the function takes the message unchanged."""
+    """Return the parameters that a client fills in. Empty if the function takes the message unchanged."""
     found: list[Input] = []
     for parameter in parameters:
         if parameter.name not in hints:
@@ -185,25 +185,25 @@ def _read_hints(function: Callable[..., Any]) -> dict[str, Any]:
         target = type(target).__call__
     try:
         found = get_type_hints(target, include_extras=True)
-    except _NOT_THERE:
-        found = _read_hints_that_are_there(target)
-    return {name: _injected_or_same(hint) for name, hint in found.items()}
+    except _UNRESOLVED:
+        found = _read_resolvable_hints(target)
+    return {name: _without_none(hint) for name, hint in found.items()}
 
 
-def _read_hints_that_are_there(target: Any) -> dict[str, Any]:
+def _read_resolvable_hints(target: Any) -> dict[str, Any]:
     hints: dict[str, Any] = {}
     names = getattr(inspect.unwrap(target), "__globals__", {})
     for name, annotation in target.__annotations__.items():
         alone: Any = SimpleNamespace(__annotations__={name: annotation})  # Any: it need not be a function
         try:
             hints |= get_type_hints(alone, names, include_extras=True)
-        except _NOT_THERE:
+        except _UNRESOLVED:
             continue
     return hints
 
 
-def _injected_or_same(hint: Any) -> Any:
-    """Return `Call` for `Call | None` (the function is also called without one). Others are returned as they are."""
+def _without_none(hint: Any) -> Any:
+    """Return `Call` for `Call | None`, and `Message` for `Message | None`. Others are returned as they are."""
     choices = [choice for choice in _choices(hint) if choice is not NoneType]
     if len(choices) == 1 and choices[0] in (Call, Message) and len(choices) < len(_choices(hint)):
         return choices[0]
@@ -258,9 +258,9 @@ def _default_of(each: Input) -> Schema:
     return {"default": default}
 
 
-def output_schema(answer: Any) -> Schema:
+def output_schema(return_type: Any) -> Schema:
     """Return the schema of the results of a function. Empty if it is unknown, as for files and events."""
-    choices = [choice for choice in _choices(_unstreamed(answer)) if choice not in _EVENTS]
+    choices = [choice for choice in _choices(_yielded_type(return_type)) if choice not in _EVENTS]
     if not choices or any(choice in (Any, bytes, bytearray) for choice in choices):
         return {}
     try:
@@ -273,14 +273,14 @@ def output_schema(answer: Any) -> Schema:
     return schema
 
 
-def gives_files(answer: Any) -> bool:
+def returns_files(return_type: Any) -> bool:
     """Whether all results of a function are files."""
-    choices = [choice for choice in _choices(_unstreamed(answer)) if choice is not NoneType]
+    choices = [choice for choice in _choices(_yielded_type(return_type)) if choice is not NoneType]
     return bool(choices) and all(isinstance(choice, type) and issubclass(choice, _FILES) for choice in choices)
 
 
-def may_be_message(answer: Any) -> bool:
-    return Message in _choices(answer)
+def may_be_message(return_type: Any) -> bool:
+    return Message in _choices(return_type)
 
 
 def _choices(annotation: Any) -> tuple[Any, ...]:
@@ -289,15 +289,15 @@ def _choices(annotation: Any) -> tuple[Any, ...]:
     return (annotation,)
 
 
-def _unstreamed(answer: Any) -> Any:
+def _yielded_type(return_type: Any) -> Any:
     """Return the type that a generator yields. Any other annotation is returned as it is."""
-    origin = get_origin(answer)
+    origin = get_origin(return_type)
     streams = isinstance(origin, type) and (
         issubclass(origin, AsyncIterable | Iterator | Generator) or origin is Iterable
     )
     if streams:
-        return get_args(answer)[0]
-    return answer
+        return get_args(return_type)[0]
+    return return_type
 
 
 # ---- typed values ---------------------------------------------------------------------------------------------------
@@ -341,7 +341,10 @@ def to_value(data: Any, annotation: Any, *, composed: bool) -> Any:
 
 
 def _complete(value: Any) -> None:
-    """Set the defaults of dataclasses, which msgspec leaves to the class and would not write back as JSON."""
+    """Set omitted fields of dataclasses to their defaults.
+
+    msgspec does not set them on the instance: they are read from the class, and would be missing in its JSON.
+    """
     if isinstance(value, dict):
         inside: Iterable[Any] = value.values()
     elif isinstance(value, list | tuple | set | frozenset):

@@ -15,12 +15,12 @@ from apcore_a2a.agent import Call
 from apcore_a2a.agents.functions.signature import (
     Signature,
     docstring_of,
-    gives_files,
     input_schema,
     name_of,
     output_schema,
     read_docstring,
     read_signature,
+    returns_files,
     to_value,
     to_violations,
 )
@@ -64,7 +64,7 @@ class FunctionSkill(Struct, frozen=True, kw_only=True):
             InvalidParamsError: The inputs do not fit the parameters. The error names the fields.
             ContentTypeNotSupportedError: The input is a file, and the function takes none.
         """
-        asked = self.asking_message(call)
+        asked = self.input_message(call)
         values: dict[str, Any] = {}
         if self.signature.inputs:
             values = self._read_values(asked)
@@ -73,15 +73,15 @@ class FunctionSkill(Struct, frozen=True, kw_only=True):
         positional = [values.pop(name, default) for name, default in self.signature.positional.items()]
         return tuple(positional), values
 
-    def asking_message(self, call: Call) -> Message:
-        """Return the message with the inputs, which is the first one of the task if a reply answers a question."""
+    def input_message(self, call: Call) -> Message:
+        """Return the message with the inputs. If this one answers a question, that is the first message of the task."""
         if call.resumed and (self.signature.inputs or paused_run(call) is not None):
             return user_messages(call)[0]
         return call.message
 
     def has_text(self, call: Call) -> bool:
         """Whether the message with the inputs has a text part, which may be empty."""
-        return any(isinstance(part.text, str) for part in self.asking_message(call).parts)
+        return any(isinstance(part.text, str) for part in self.input_message(call).parts)
 
     def _read_values(self, asked: Message) -> dict[str, Any]:
         inputs, rest = self._read_inputs(asked)
@@ -161,7 +161,7 @@ def describe(function: Callable[..., Any], *, skill_id: str = "") -> FunctionSki
         annotations=mark.annotations,
         input_schema=inline(schema),
         integers=IntegerSchema(schema),
-        output_schema=inline(output_schema(signature.answer)),
+        output_schema=inline(output_schema(signature.return_type)),
         streams=_is_generator(function),
         signature=signature,
     )
@@ -202,7 +202,7 @@ def _input_modes(schema: Schema) -> tuple[str, ...]:
 
 
 def _output_modes(skill: FunctionSkill) -> tuple[str, ...]:
-    if gives_files(skill.signature.answer):
+    if returns_files(skill.signature.return_type):
         return (FILE,)
     if skill.output_schema.get("type") == "string":  # a returned string becomes a text part
         return (TEXT,)

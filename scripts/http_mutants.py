@@ -233,7 +233,7 @@ MUTANTS: Final = (
         'issuer=""',
         TLS,
     ),
-    Mutant("cached certificates are limited", CERTIFICATES, "if len(self._known) >= MAX_REMEMBERED:", "if False:", TLS),
+    Mutant("cached certificates are limited", CERTIFICATES, "if len(self._cached) >= MAX_CACHED:", "if False:", TLS),
     Mutant("a certificate without a name is rejected", CERTIFICATES, "if not name or (", "if (", TLS),
     Mutant(
         "handshakes are limited",

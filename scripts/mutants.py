@@ -120,10 +120,13 @@ MUTANTS: Final = (
         "tests/auth/test_jwt.py",
     ),
     Mutant("no token has the type system", "jwt.py", "if kind == SYSTEM:", "if False:"),
-    Mutant("a type is a string", "jwt.py", 'raise TokenRefused(f"{name} must be a text")', "return str(claim)"),
+    Mutant("a type is a string", "jwt.py", 'raise TokenRefused(f"{name} must be a string")', "return str(claim)"),
     Mutant("a role is a string or a number", "jwt.py", "if isinstance(role, bool) or not", "if False and not"),
     Mutant(
-        "a scope is a string", "jwt.py", 'raise TokenRefused(f"{name} must be a text or a list of texts")', "return []"
+        "a scope is a string",
+        "jwt.py",
+        'raise TokenRefused(f"{name} must be a string or a list of strings")',
+        "return []",
     ),
     Mutant("a secret is strong", "keys.py", "if len(secret) < MIN_SECRET or", "if False and"),
     Mutant("a secret has enough different characters", "keys.py", "or len(set(secret)) < MIN_DIFFERENT", ""),
@@ -141,14 +144,14 @@ MUTANTS: Final = (
         "jwt.py",
         "if generation != self._generation:",
         "if False:",
-        "tests/auth/test_checked_tokens.py tests/auth/test_oidc.py",
+        "tests/auth/test_token_cache.py tests/auth/test_oidc.py",
     ),
     Mutant(
         "cached tokens are limited",
         "jwt.py",
         "while self._characters > self._max_characters:",
         "while False:",
-        "tests/auth/test_checked_tokens.py",
+        "tests/auth/test_token_cache.py",
     ),
     # ---- authentication
     Mutant(
@@ -175,7 +178,7 @@ MUTANTS: Final = (
     Mutant(
         "invalid credentials do not make a caller anonymous",
         "authenticator.py",
-        "in asked or self._authenticators:",
+        "in addressed or self._authenticators:",
         "in self._authenticators:",
         "tests/auth/test_any_of.py",
     ),
@@ -185,7 +188,7 @@ MUTANTS: Final = (
     Mutant(
         "a key is for verification", "keys.py", '"verify" not in jwk.get("key_ops", ["verify"])', "False", ISSUER_TESTS
     ),
-    Mutant("a key keeps to the algorithm it names", "keys.py", "algorithms &= {said}", "pass", ISSUER_TESTS),
+    Mutant("a key keeps to the algorithm it names", "keys.py", "algorithms &= {declared}", "pass", ISSUER_TESTS),
     Mutant(
         "the number of published keys is limited",
         "keys.py",
@@ -193,8 +196,8 @@ MUTANTS: Final = (
         "if False:",
         ISSUER_TESTS,
     ),
-    Mutant("keys are fetched once a minute", "keys.py", "self._looked_again < pause:", "-1 > 0:", ISSUER_TESTS),
-    Mutant("concurrent waiters share one fetch", "keys.py", "if self.generation != asked:", "if False:", ISSUER_TESTS),
+    Mutant("keys are fetched once a minute", "keys.py", "self._fetched_again_at < pause:", "-1 > 0:", ISSUER_TESTS),
+    Mutant("concurrent waiters share one fetch", "keys.py", "if self.generation != before:", "if False:", ISSUER_TESTS),
     Mutant(
         "keys stay when a fetch fails",
         "keys.py",

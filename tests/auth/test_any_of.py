@@ -145,7 +145,7 @@ class TakesTooMuch:
         (Wrong(), TypeError, "auth Wrong lacks the method authenticate"),
         (TakesNothing(), TypeError, "must take the headers"),
         (TakesTooMuch(), TypeError, "must take the headers"),
-        (JWTAuthenticator, TypeError, "is the class JWTAuthenticator: give an object"),
+        (JWTAuthenticator, TypeError, "is the class JWTAuthenticator: pass an instance"),
         ([], ValueError, "auth is empty"),
         ([JWT, object()], TypeError, r"auth\[1\] object lacks"),
         ([[JWT]], TypeError, r"auth\[0\] list lacks"),

@@ -9,10 +9,10 @@ import pytest
 from joserfc.jwk import ECKey, OctKey, OKPKey
 
 from apcore_a2a.auth.keys import (
-    LOOK_AGAIN,
     MAX_KEYS,
+    MIN_PAUSE,
+    MIN_PAUSE_WITHOUT_KEYS,
     REFRESH,
-    TRY_AGAIN,
     FetchError,
     IssuerKeys,
     check_address,
@@ -72,7 +72,7 @@ def clock() -> Clock:
 async def fetched(web: Web, clock: Callable[[], float] | None = None, **source: str) -> IssuerKeys:
     """Keys that were fetched once, and after which nobody looks by the clock."""
     keys = IssuerKeys(**source or {"issuer": ISSUER}, fetch=web.fetch, clock=clock or Clock())
-    await keys.look_again()
+    await keys.fetch_again()
     return keys
 
 
@@ -96,7 +96,7 @@ async def test_many_who_wait_cause_one_fetch(web: Web, clock: Clock) -> None:
     keys = IssuerKeys(jwks_url=CERTS, fetch=web.fetch, clock=clock)
     web.gate = asyncio.Event()
     async with asyncio.timeout(5), asyncio.TaskGroup() as group:
-        waiting = [group.create_task(keys.look_again()) for _ in range(50)]
+        waiting = [group.create_task(keys.fetch_again()) for _ in range(50)]
         await until(lambda: bool(web.asked))
         web.gate.set()
         await asyncio.wait(waiting)
@@ -110,13 +110,13 @@ async def test_many_who_wait_for_a_provider_that_hangs_wait_once(clock: Clock) -
     async def hang(url: str) -> Any:
         asked.append(url)
         await asyncio.sleep(0)
-        clock.now += TRY_AGAIN  # as long as a fetch may take
+        clock.now += MIN_PAUSE_WITHOUT_KEYS  # as long as a fetch may take
         raise FetchError("timeout")
 
     keys = IssuerKeys(jwks_url=CERTS, fetch=hang, clock=clock)
     async with asyncio.timeout(5), asyncio.TaskGroup() as group:
         for _ in range(50):
-            group.create_task(keys.look_again())
+            group.create_task(keys.fetch_again())
     assert len(asked) == 1
 
 
@@ -126,7 +126,7 @@ async def test_who_waits_for_the_fetch_of_the_start_causes_no_other(web: Web, cl
     keys.open()
     await until(lambda: bool(web.asked))
     async with asyncio.timeout(5), asyncio.TaskGroup() as group:
-        waiting = group.create_task(keys.look_again())
+        waiting = group.create_task(keys.fetch_again())
         await asyncio.sleep(0)
         web.gate.set()
         await waiting
@@ -137,18 +137,18 @@ async def test_who_waits_for_the_fetch_of_the_start_causes_no_other(web: Web, cl
 
 async def test_an_unknown_key_is_looked_for_at_most_once_a_minute(web: Web, clock: Clock) -> None:
     keys = await fetched(web, clock, jwks_url=CERTS)
-    clock.now += LOOK_AGAIN
+    clock.now += MIN_PAUSE
     asked = len(web.asked)
     for _ in range(100):
-        await keys.look_again()
-    clock.now += LOOK_AGAIN - 0.1
-    await keys.look_again()
+        await keys.fetch_again()
+    clock.now += MIN_PAUSE - 0.1
+    await keys.fetch_again()
     assert len(web.asked) <= asked + 2  # one for them all, one of the refreshing that was begun and ended
     before = len(web.asked)
     await keys.close()
     clock.now += 0.2
     web.documents[CERTS] = published("two")
-    await keys.look_again()
+    await keys.fetch_again()
     assert has(keys, "two") and not has(keys, "one")
     assert len(web.asked) > before
 
@@ -158,8 +158,8 @@ async def test_without_any_key_it_is_tried_more_often(web: Web, clock: Clock) ->
     keys = await fetched(web, clock, jwks_url=CERTS)
     assert keys.current is None
     web.documents[CERTS] = published("one")
-    clock.now += TRY_AGAIN
-    await keys.look_again()
+    clock.now += MIN_PAUSE_WITHOUT_KEYS
+    await keys.fetch_again()
     assert has(keys, "one")
 
 
@@ -196,8 +196,8 @@ async def test_an_answer_without_keys_changes_nothing(
     keys = await fetched(web, clock, jwks_url=CERTS)
     generation = keys.generation
     web.documents[CERTS] = answer
-    clock.now += LOOK_AGAIN
-    await keys.look_again()
+    clock.now += MIN_PAUSE
+    await keys.fetch_again()
     assert has(keys, "one")
     assert keys.generation == generation
     assert "keys of the issuer not fetched" in caplog.text
@@ -205,8 +205,8 @@ async def test_an_answer_without_keys_changes_nothing(
 
 async def test_the_same_keys_are_the_same_generation(web: Web, clock: Clock) -> None:
     keys = await fetched(web, clock, jwks_url=CERTS)
-    clock.now += LOOK_AGAIN
-    await keys.look_again()
+    clock.now += MIN_PAUSE
+    await keys.fetch_again()
     assert keys.generation == 1
 
 

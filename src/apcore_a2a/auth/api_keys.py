@@ -3,7 +3,7 @@
 A key has 256 random bits, so that its hash can neither be guessed nor looked up in a table. One round of SHA-256 is
 enough: slow hashes are for passwords that people choose.
 
-Invariant: a key is printed once, when it is made. After that only its owner has it.
+Invariant: a key is printed once, when it is made. After that, only the caller has it.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ from typing import Any, Final
 from msgspec import Struct
 
 from apcore_a2a.agent import Caller
-from apcore_a2a.auth.authenticator import Repeating, outside_type
+from apcore_a2a.auth.authenticator import PeriodicWork, unreserved_type
 
 logger = logging.getLogger(__name__)
 
 HEADER: Final = "X-API-Key"
 ISSUER: Final = "api-key"  # "ada" by a key is not the same caller as "ada" by a token without an issuer
-PREFIX: Final = "apcore_"  # lets scanners recognise a leaked key
+PREFIX: Final = "apcore_"  # by which secret scanners recognise a leaked key
 MAX_KEY: Final = 512  # characters
 MAX_FILE: Final = 16 * 1024 * 1024  # bytes; a hundred thousand keys
 CHECK_FILE: Final = 2.0  # polling interval of the file in seconds
@@ -75,10 +75,10 @@ def hash_key(key: str) -> str:
 class APIKeyAuthenticator:
     """Authenticates callers by a key in a header.
 
-    `keys` is a file, or a mapping of caller ids to hashes (`{"ada": "sha256:…"}`, several hashes for one id during a
-    rotation), or a list of `APIKey`. `apcore-a2a keys new` makes keys and writes such a file: one line per key, with
-    the id, the hash and optionally `roles=a,b`, `scopes=x,y` and `type=user`. A changed file is read again within two
-    seconds. If it cannot be read or has an invalid line, the old keys stay, and the error is logged.
+    `keys` is the path of a file, or a mapping of caller ids to hashes (`{"ada": "sha256:…"}`, several hashes for one id
+    during a rotation), or a list of `APIKey`. `apcore-a2a keys new` makes keys and writes such a file: one line per
+    key, with the id, the hash and optionally `roles=a,b`, `scopes=x,y` and `type=user`. A changed file is read again
+    within two seconds. If it cannot be read or has an invalid line, the old keys stay, and the error is logged.
 
     Args:
         keys: The hashes of the keys.
@@ -104,9 +104,9 @@ class APIKeyAuthenticator:
     ) -> None:
         self._header = header
         self._file: Path | None = None
-        self._seen: object = None  # the fingerprint of the version of the file that was read
+        self._seen: object = None  # the fingerprint of the file when it was last read
         self._check_file = check_file
-        self._watching = Repeating(self._poll_file, name="file of API keys", pause=check_file)
+        self._watching = PeriodicWork(self._poll_file, name="file of API keys", pause=check_file)
         if isinstance(keys, str | os.PathLike):
             self._file = Path(keys)
             self._seen = _fingerprint(self._file)
@@ -125,16 +125,17 @@ class APIKeyAuthenticator:
             >>> auth.authenticate({"x-agent-key": "apcore_not-a-real-key"}).id
             'ada'
         """
-        shown = headers.get(self._header.lower(), "").strip()
-        if not shown or len(shown) > MAX_KEY:
+        sent = headers.get(self._header.lower(), "").strip()
+        if not sent or len(sent) > MAX_KEY:
             return None
-        hashed = hash_key(shown)
+        hashed = hash_key(sent)
         key = self._keys.get(hashed)
-        # Looked up by its hash, of which a client cannot choose any part. The comparison is in constant time as well.
+        # The time of this lookup reveals nothing: a client cannot choose any part of a hash. The comparison is in
+        # constant time as well.
         if key is None or not hmac.compare_digest(key.hash, hashed):
             logger.debug("API key refused")
             return None
-        return Caller(id=key.id, type=outside_type(key.type), issuer=ISSUER, roles=key.roles, scopes=key.scopes)
+        return Caller(id=key.id, type=unreserved_type(key.type), issuer=ISSUER, roles=key.roles, scopes=key.scopes)
 
     def security_schemes(self) -> list[dict[str, Any]]:
         """Return the security schemes of the agent card, as OpenAPI writes them.
@@ -172,7 +173,7 @@ class APIKeyAuthenticator:
                 self._keys = keys
                 logger.info("API keys read again", extra={"file": str(self._file), "keys": len(keys)})
         except ValueError as error:
-            # The old keys stay, because a half-written file must not lock out all callers. Logged once per version.
+            # The old keys stay, because a half-written file must not lock out all callers. Logged once per change.
             self._seen = await asyncio.to_thread(_fingerprint_or_none, self._file)
             logger.error("API keys not read again", extra={"reason": str(error)})
         return self._check_file
@@ -237,7 +238,7 @@ def _parse_line(text: str) -> APIKey:
         elif name == "type":
             fields[name] = value
         else:
-            raise ValueError("after the hash there may be roles=, scopes= and type=, and nothing else")
+            raise ValueError("after the hash, only roles=, scopes= and type= are allowed")
     return check_key(APIKey(id=id, hash=words[0], **fields))
 
 

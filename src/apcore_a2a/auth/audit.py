@@ -1,7 +1,7 @@
-"""The audit log: callers, their requests, and the outcomes, as one JSON object per line. Never message contents.
+"""The audit log: callers, their requests and the outcomes, one JSON object per line, without message contents.
 
-Invariant: no request waits for it. Lines go to a file through a thread and a bounded queue. Lines that find no place in
-the queue or on the disk are counted, and the count is written as a line of its own as soon as that is possible.
+Invariant: no request waits for it. Lines go to a file through a thread and a bounded queue. Lines that do not
+fit into the queue, or cannot be written to the file, are counted. The count is written as a line as soon as possible.
 """
 
 import logging
@@ -23,7 +23,7 @@ audit_logger = logging.getLogger("apcore_a2a.audit")
 TO_LOGGER: Final = "-"
 MAX_LINES: Final = 10_000  # waiting for the disk
 MAX_TEXT: Final = 512  # characters of a value
-PRIVATE: Final = 0o600
+PRIVATE: Final = 0o600  # mode of the file: only its user reads and writes it
 
 
 class AuditLog:
@@ -38,10 +38,10 @@ class AuditLog:
     def __init__(self, target: str, *, max_lines: int = MAX_LINES) -> None:
         self._path = None if target == TO_LOGGER else Path(target)
         self._lines: queue.Queue[bytes | None] = queue.Queue(max_lines)
-        # Three counters, each written by one thread only: the first by that of the event loop, the others by the log's.
+        # Lost lines. Each counter has one writer: the thread of the event loop the first, the log's thread the others.
         self._dropped = 0
         self._failed = 0
-        self._told = 0
+        self._reported = 0
         self._file: WatchedFileHandler | None = None
         self._thread: threading.Thread | None = None
         if self._path is not None:
@@ -99,7 +99,7 @@ class AuditLog:
         file = self._file
         assert file is not None and file.stream is not None  # set by `open`
         text = line.decode() + "\n"
-        lost = self._dropped + self._failed - self._told
+        lost = self._dropped + self._failed - self._reported
         if lost:
             gap = msgspec.json.encode({"time": utc_now(), "event": "lines_lost", "count": lost})
             text = f"{gap.decode()}\n{text}"
@@ -107,7 +107,7 @@ class AuditLog:
             file.reopenIfNeeded()
             file.stream.write(text)
             file.flush()
-            self._told += lost
+            self._reported += lost
         except (OSError, ValueError):  # ValueError: the file was closed meanwhile
             self._failed += 1
             logger.exception("audit log not written")

@@ -1,4 +1,4 @@
-"""Authenticators: the protocol, a chain of several, the headers and challenges of their schemes, and repeated work."""
+"""Authenticators: the protocol, a chain of several, the headers and challenges of their schemes, and periodic work."""
 
 import asyncio
 import inspect
@@ -54,7 +54,7 @@ class Authenticator(Protocol):
 
 SYSTEM: Final = "system"
 """The type of caller that apcore's ACL trusts. No authenticated caller has it."""
-MAX_SECONDS: Final = 30.0  # timeout of an authenticator; a fetch of a provider's keys ends within twenty
+MAX_SECONDS: Final = 30.0  # timeout of an authenticator; a request waits at most twenty for a provider's keys
 BEARER: Final[dict[str, Any]] = {"type": "http", "scheme": "bearer"}
 
 
@@ -88,7 +88,7 @@ def _to_caller(identity: Any) -> Caller:  # Any: the identity of a foreign authe
     # Only `id` is required. An identity of another class may lack the other attributes, or have None there.
     return Caller(
         id="" if identity.id is None else str(identity.id),
-        type=outside_type(getattr(identity, "type", None)),
+        type=unreserved_type(getattr(identity, "type", None)),
         roles=tuple(map(str, to_names(getattr(identity, "roles", None) or ()))),
         scopes=tuple(map(str, to_names(getattr(identity, "scopes", None) or ()))),
         attributes=dict(getattr(identity, "attrs", None) or {}),
@@ -102,8 +102,8 @@ def to_names(given: str | Sequence[str]) -> Sequence[str]:
     return given
 
 
-def outside_type(claimed: object) -> str:
-    """Return the claimed type of a caller, or "user" if the type cannot be claimed."""
+def unreserved_type(claimed: object) -> str:
+    """Return the claimed type of a caller, or "user" if the type is reserved or missing."""
     kind = str(claimed or "user")
     # apcore's ACL trusts "system", and ANONYMOUS owns the tasks of all callers without a name.
     if kind in (ANONYMOUS, SYSTEM):
@@ -122,7 +122,7 @@ async def close_authenticator(authenticator: Authenticator | None) -> None:
 
 
 async def _call_optional(authenticator: Authenticator | None, name: str) -> None:
-    # Optional, as security_schemes is.
+    # Not in the protocol, for the same reason as security_schemes (below).
     method = getattr(authenticator, name, None)
     if callable(method):
         done = method()
@@ -157,9 +157,9 @@ class AnyOf:
 
     async def authenticate(self, headers: dict[str, str]) -> Caller | None:
         pairs = zip(self._authenticators, self._schemes, strict=True)
-        asked = [authenticator for authenticator, schemes in pairs if shows_credentials(schemes, headers)]
+        addressed = [authenticator for authenticator, schemes in pairs if has_credentials(schemes, headers)]
         unavailable: OverloadedError | None = None
-        for authenticator in asked or self._authenticators:
+        for authenticator in addressed or self._authenticators:
             try:
                 caller = await identify(authenticator, headers)
             except OverloadedError as error:  # an issuer that is down affects only its own callers
@@ -210,7 +210,7 @@ def as_authenticator(auth: object) -> Authenticator | None:
 
 def _check(auth: object, name: str) -> Authenticator:
     if isinstance(auth, type):
-        raise TypeError(f"{name} is the class {auth.__name__}: give an object of it")
+        raise TypeError(f"{name} is the class {auth.__name__}: pass an instance")
     if not isinstance(auth, Authenticator) or not callable(auth.authenticate):
         raise TypeError(f"{name} {type(auth).__name__} lacks the method authenticate(headers)")
     try:
@@ -223,8 +223,7 @@ def _check(auth: object, name: str) -> Authenticator:
 
 
 # ---- credentials ----------------------------------------------------------------------------------------------------
-# The headers and the challenges of security schemes. Schemes are written as in OpenAPI, as authenticators and cards
-# have them.
+# The headers and the challenges of security schemes. A scheme has the form of OpenAPI, as authenticators declare it.
 
 Scheme = Mapping[str, Any]
 AUTHORIZATION = "authorization"
@@ -240,7 +239,7 @@ def credential_headers(schemes: Sequence[Scheme]) -> frozenset[str]:
     return frozenset(names)
 
 
-def shows_credentials(schemes: Sequence[Scheme], headers: Mapping[str, str]) -> bool:
+def has_credentials(schemes: Sequence[Scheme], headers: Mapping[str, str]) -> bool:
     """Return whether a request contains credentials of one of these kinds, valid or not."""
     word = headers.get(AUTHORIZATION, "").partition(" ")[0].lower()
     for scheme in schemes:
@@ -260,7 +259,7 @@ def challenge(schemes: Sequence[Scheme], headers: Mapping[str, str]) -> bytes:
         if name:
             text = f'ApiKey header="{scheme["name"]}"'
         elif word == "Bearer" and AUTHORIZATION in headers:
-            # RFC 6750 §3.1: no error code for a request without credentials. Never why a token is invalid.
+            # RFC 6750 §3.1: no error code for a request without credentials. The reason is only in the log.
             text = 'Bearer error="invalid_token"'
         elif word == "Basic":
             text = 'Basic realm="agent"'  # RFC 7617 §2: required, and browsers show no dialog without it
@@ -272,7 +271,7 @@ def challenge(schemes: Sequence[Scheme], headers: Mapping[str, str]) -> bytes:
 
 
 def _authorization_word(scheme: Scheme) -> str:
-    """Return the scheme word of Authorization for such credentials, or an empty string if they are not there."""
+    """Return the first word of Authorization for this scheme, or an empty string if it uses another header."""
     match scheme.get("type"):
         case "http":
             return str(scheme.get("scheme", "")).capitalize()
@@ -288,11 +287,11 @@ def _header_of_key(scheme: Scheme) -> str:
     return ""
 
 
-# ---- repeated work --------------------------------------------------------------------------------------------------
+# ---- periodic work --------------------------------------------------------------------------------------------------
 
 
-class Repeating:
-    """Calls `work` again and again in an asyncio task. Each call returns the number of seconds until the next one.
+class PeriodicWork:
+    """Calls `work` periodically in an asyncio task. Each call returns the number of seconds until the next one.
 
     An exception is logged, and the work is retried after `pause` seconds.
     """
@@ -321,6 +320,6 @@ class Repeating:
             try:
                 seconds = await self._work()
             except Exception:  # long-lived work ends when its owner stops it, not with an error
-                logger.exception("repeated work failed", extra={"work": self._name})
+                logger.exception("periodic work failed", extra={"work": self._name})
                 seconds = self._pause
             await asyncio.sleep(seconds)

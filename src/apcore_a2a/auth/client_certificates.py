@@ -1,7 +1,7 @@
 """Authentication by TLS client certificates (mutual TLS).
 
-Invariant: the server's TLS, or a trusted proxy, has verified the certificate before it gets here. This module
-determines which caller it names, and checks its validity period.
+Invariant: the server's TLS, or a trusted proxy, has verified the certificate before this module reads it. This
+module determines the caller that the certificate names, and checks the validity period.
 """
 
 import binascii
@@ -18,7 +18,7 @@ from apcore_a2a.agent import Caller
 
 HEADER: Final = "client-cert"
 MAX_CERTIFICATE: Final = 32 * 1024  # characters of the header
-MAX_REMEMBERED: Final = 1_000  # cached certificates; parsing one takes 60 µs
+MAX_CACHED: Final = 1_000  # cached certificates; parsing one takes 60 µs
 
 NameOf = Callable[[x509.Certificate], str | None]
 
@@ -26,16 +26,16 @@ NameOf = Callable[[x509.Certificate], str | None]
 class ClientCertificateAuthenticator:
     """Authenticates callers by their TLS client certificate.
 
-    The server must request certificates (`serve(tls=TLS(ca_certs=…))`). Or it is behind a proxy in `trusted_proxies`
-    that requests them and forwards them in the header `Client-Cert`, as RFC 9440 writes it or as URL-encoded PEM
+    Either the server requests certificates (`serve(tls=TLS(ca_certs=…))`), or a proxy in `trusted_proxies` requests
+    them and forwards them in the header `Client-Cert`, as RFC 9440 writes it or as URL-encoded PEM
     (nginx's `$ssl_client_escaped_cert`).
 
-    The name is the first URI (as SPIFFE has it), else the first DNS name, else the first e-mail address of the
+    The caller's id is the first URI (SPIFFE uses one), else the first DNS name, else the first e-mail address of the
     certificate's alternative names, else its whole subject. The caller's issuer is the issuer of the certificate.
 
     Args:
         names: The accepted names. None accepts all names that the authorities have certified.
-        name_of: A function that returns the name in a certificate, or None to reject it.
+        name_of: A function that returns the name in a certificate, or None to reject the certificate.
         roles: The roles of all callers that are authenticated this way.
 
     Example:
@@ -53,7 +53,7 @@ class ClientCertificateAuthenticator:
         self._names = None if names is None else frozenset(names)
         self._name_of = name_of or certified_name
         self._roles = tuple(roles)
-        self._known: dict[str, tuple[Caller | None, datetime, datetime]] = {}  # by header
+        self._cached: dict[str, tuple[Caller | None, datetime, datetime]] = {}  # by header
 
     def authenticate(self, headers: dict[str, str]) -> Caller | None:
         """Return the caller that the certificate in `Client-Cert` names, or None without a currently valid certificate.
@@ -63,21 +63,21 @@ class ClientCertificateAuthenticator:
             >>> ClientCertificateAuthenticator().authenticate({"client-cert": ":bm8gY2VydGlmaWNhdGU=:"}) is None
             True
         """
-        shown = headers.get(HEADER, "")
-        if not shown or len(shown) > MAX_CERTIFICATE:
+        sent = headers.get(HEADER, "")
+        if not sent or len(sent) > MAX_CERTIFICATE:
             return None
-        if shown not in self._known:
-            certificate = parse_certificate(shown)
+        if sent not in self._cached:
+            certificate = parse_certificate(sent)
             if certificate is None:
                 return None
-            if len(self._known) >= MAX_REMEMBERED:
-                self._known.clear()
-            self._known[shown] = (
+            if len(self._cached) >= MAX_CACHED:
+                self._cached.clear()
+            self._cached[sent] = (
                 self._identify(certificate),
                 certificate.not_valid_before_utc,
                 certificate.not_valid_after_utc,
             )
-        caller, begin, end = self._known[shown]
+        caller, begin, end = self._cached[sent]
         # TLS checks the period only at the handshake. A certificate may expire while its connection is open.
         if not begin <= datetime.now(UTC) <= end:
             return None

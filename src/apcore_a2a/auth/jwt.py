@@ -16,7 +16,7 @@ from joserfc.errors import BadSignatureError, ClaimError, JoseError
 from msgspec import Struct
 
 from apcore_a2a.agent import Caller
-from apcore_a2a.auth.authenticator import BEARER, SYSTEM, outside_type, to_names
+from apcore_a2a.auth.authenticator import BEARER, SYSTEM, to_names, unreserved_type
 from apcore_a2a.auth.keys import ALGORITHMS, IssuerKeys, VerificationKeys, import_keys
 from apcore_a2a.errors import A2AError, OverloadedError
 from apcore_a2a.log_throttle import LogThrottle
@@ -35,7 +35,7 @@ class ClaimMapping(Struct, frozen=True, kw_only=True):
     """The names of the claims that describe the caller.
 
     A name with dots is a path if no claim has the whole name: Keycloak keeps the roles of a realm under
-    `realm_access.roles`. Where several names are possible, a single one may be given as a string.
+    `realm_access.roles`. `scopes` and `attributes` take several names, or a single one as a string.
 
     Example:
         >>> from apcore_a2a import ClaimMapping
@@ -47,7 +47,7 @@ class ClaimMapping(Struct, frozen=True, kw_only=True):
     type: str = "type"
     roles: str = "roles"
     scopes: Sequence[str] = ("scope", "scp")
-    """The claims that hold OAuth 2.0 scopes, as a list or as words in one string. The scopes of all of them add up."""
+    """The claims that hold OAuth 2.0 scopes, as a list or as words in one string. The caller has the scopes of all."""
     attributes: Sequence[str] | None = None
     """The claims that become attributes of the caller. None selects all except the registered ones."""
 
@@ -73,7 +73,7 @@ def to_caller(claims: Mapping[str, Any], names: ClaimMapping) -> Caller:
         scopes.update(_to_words(name, _find(claims, name)))
     return Caller(
         id=_to_id(names.id, _find(claims, names.id)),
-        type=outside_type(_to_text(names.type, kind)),
+        type=unreserved_type(_to_text(names.type, kind)),
         issuer=_to_text("iss", claims.get("iss")),
         roles=_to_roles(names.roles, _find(claims, names.roles)),
         scopes=tuple(sorted(scopes)),
@@ -101,7 +101,7 @@ def _to_id(name: str, claim: object) -> str:
         return str(claim)  # many databases have integers as user ids
     if isinstance(claim, str) and claim:
         return claim
-    raise TokenRefused(f"{name} must be a text or a whole number")
+    raise TokenRefused(f"{name} must be a string or an integer")
 
 
 def _to_text(name: str, claim: object) -> str:
@@ -109,7 +109,7 @@ def _to_text(name: str, claim: object) -> str:
         return ""
     if isinstance(claim, str):
         return claim
-    raise TokenRefused(f"{name} must be a text")
+    raise TokenRefused(f"{name} must be a string")
 
 
 def _to_roles(name: str, claim: object) -> tuple[str, ...]:
@@ -120,7 +120,7 @@ def _to_roles(name: str, claim: object) -> tuple[str, ...]:
     roles: list[str] = []
     for role in claim:
         if isinstance(role, bool) or not isinstance(role, str | int):
-            raise TokenRefused(f"{name} must be texts or whole numbers")
+            raise TokenRefused(f"{name} must be strings or integers")
         if role != "":
             roles.append(str(role))
     return tuple(roles)
@@ -134,7 +134,7 @@ def _to_words(name: str, claim: object) -> list[str]:
         return claim.split()
     if isinstance(claim, list) and all(isinstance(word, str) for word in claim):
         return claim
-    raise TokenRefused(f"{name} must be a text or a list of texts")
+    raise TokenRefused(f"{name} must be a string or a list of strings")
 
 
 def _pick_attributes(claims: Mapping[str, Any], names: Sequence[str] | None) -> dict[str, Any]:
@@ -237,7 +237,7 @@ class JWTAuthenticator:
         self._issuer_keys: IssuerKeys | None = None
         self._discovers = False
         self._choose_keys(key, jwks_url, checks.get("issuer"))
-        self._checked = CheckedTokens()
+        self._checked = TokenCache()
 
     def _choose_keys(
         self, key: str | bytes | Mapping[str, Any] | None, jwks_url: str | None, issuer: str | None
@@ -247,7 +247,7 @@ class JWTAuthenticator:
                 raise ValueError("give either key or jwks_url, not both")
             self._keys = self._restrict(import_keys(key))
             if not len(self._keys):
-                raise ValueError("algorithms names none that fits the key")
+                raise ValueError("none of the algorithms fits the key")
         elif jwks_url or issuer:
             self._discovers = not jwks_url
             self._issuer_keys = IssuerKeys(jwks_url=jwks_url or "", issuer=issuer or "")
@@ -259,7 +259,7 @@ class JWTAuthenticator:
             return keys
         return keys.restrict(self._algorithms)
 
-    # ---- with the application ----------------------------------------------------------------------------------------
+    # ---- start and shutdown ------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
         """Start fetching the issuer's keys. The application calls this when it starts.
@@ -288,7 +288,7 @@ class JWTAuthenticator:
         if self._issuer_keys is not None:
             await self._issuer_keys.close()
 
-    # ---- with a request ----------------------------------------------------------------------------------------------
+    # ---- authentication of a request ---------------------------------------------------------------------------------
 
     def authenticate(self, headers: Mapping[str, str]) -> Any:  # Any: as Authenticator.authenticate
         """Return the caller of a valid token, or None.
@@ -312,25 +312,25 @@ class JWTAuthenticator:
         digest = digest_of(token)
         if self._issuer_keys is None:
             assert self._keys is not None  # __init__ sets one of the two
-            return self._find_checked(digest) or self._check(token, digest, self._keys)
-        return self._find_checked(digest, self._issuer_keys.generation) or self._check_with_issuer(
+            return self._find_cached(digest) or self._check(token, digest, self._keys)
+        return self._find_cached(digest, self._issuer_keys.generation) or self._check_with_issuer(
             token, digest, self._issuer_keys
         )
 
-    def _find_checked(self, digest: bytes, generation: int = 0) -> Caller | None:
+    def _find_cached(self, digest: bytes, generation: int = 0) -> Caller | None:
         return self._checked.find(digest, time.time(), generation)
 
     async def _check_with_issuer(self, token: str, digest: bytes, issuer: IssuerKeys) -> Caller | None:
-        kid, said_issuer = _peek(token)
-        if self._issuer is not None and said_issuer != self._issuer:
-            # The claim is not verified yet. But the token will be rejected with any key, so that no keys are fetched.
+        kid, claimed_issuer = _peek(token)
+        if self._issuer is not None and claimed_issuer != self._issuer:
+            # The claim is not verified yet. But no key could make this token valid, so none is fetched for it.
             logger.info("token refused", extra={"reason": "it does not name the issuer"})
             return None
         if issuer.current is None or _lacks_key(token, kid, issuer.current):
-            await issuer.look_again()
+            await issuer.fetch_again()
         if issuer.current is None:
             raise OverloadedError("Authentication is not available; try again later", retry_after=5)
-        self._find_checked(digest, issuer.generation)  # drops the tokens that were verified with former keys
+        self._find_cached(digest, issuer.generation)  # clears the cache if the keys have changed
         return self._check(token, digest, self._restrict(issuer.current))
 
     def _check(self, token: str, digest: bytes, keys: VerificationKeys) -> Caller | None:
@@ -356,7 +356,7 @@ class JWTAuthenticator:
         # A registry for each token, because it holds the time of its creation.
         jwt.JWTClaimsRegistry(now=now, leeway=self._leeway, **self._required).validate(claims)
 
-    # ---- on the card -------------------------------------------------------------------------------------------------
+    # ---- the agent card ----------------------------------------------------------------------------------------------
 
     def security_schemes(self) -> list[dict[str, Any]]:
         """Return the security schemes of the agent card, as OpenAPI writes them.
@@ -412,7 +412,7 @@ def _lacks_key(token: str, kid: object, keys: VerificationKeys) -> bool:
         _verify(token, keys)
     except (UnknownKey, BadSignatureError):
         return True
-    except _BAD_TOKEN:  # the token is invalid with any key
+    except _BAD_TOKEN:  # no other key would make the token valid
         return False
     return False
 
@@ -429,7 +429,7 @@ def _reason(error: Exception) -> str:
 def _required_claims(subject: str, checks: TokenChecks) -> dict[str, Any]:
     """Return the required claims for joserfc: an essential claim must exist, and a value must be equal."""
     required: dict[str, Any] = {}
-    if "." not in subject:  # `to_caller` looks up a path
+    if "." not in subject:  # the library knows no paths. `to_caller` rejects a token without the claim
         required[subject] = {"essential": True}
     for name in to_names(checks.get("require_claims") or ()):
         required[name] = {"essential": True}
@@ -448,30 +448,32 @@ def _required_claims(subject: str, checks: TokenChecks) -> dict[str, Any]:
     return required
 
 
-# ---- checked tokens -------------------------------------------------------------------------------------------------
-# A cache of verified tokens, because most callers send the same token many times.
+# ---- token cache ----------------------------------------------------------------------------------------------------
+# Verified tokens are cached, because most callers send the same token many times.
 #
 # Invariant: a token is cached by its digest, for at most a minute and never beyond its expiry.
 
 MAX_SECONDS: Final = 60.0
-MAX_CHARACTERS: Final = 4 * 1024 * 1024  # of all cached tokens together; a caller takes about as much as its token
+MAX_CHARACTERS: Final = (
+    4 * 1024 * 1024
+)  # of all cached tokens together. A `Caller` takes about as much memory as its token
 
 
 def digest_of(token: str) -> bytes:
     return hashlib.sha256(token.encode()).digest()
 
 
-class _Checked(Struct, frozen=True):
+class _CachedToken(Struct, frozen=True):
     caller: Caller
     until: float
     size: int
 
 
-class CheckedTokens:
-    """The callers of verified tokens by the digest of the token. The oldest are evicted when there are too many."""
+class TokenCache:
+    """The callers of verified tokens, by the digest of the token. If there are too many, the oldest are evicted."""
 
     def __init__(self, max_characters: int = MAX_CHARACTERS) -> None:
-        self._checked: dict[bytes, _Checked] = {}  # oldest first
+        self._checked: dict[bytes, _CachedToken] = {}  # oldest first
         self._characters = 0
         self._max_characters = max_characters
         self._generation = 0
@@ -497,7 +499,7 @@ class CheckedTokens:
             return
         if digest in self._checked:
             self._forget(digest)
-        self._checked[digest] = _Checked(caller, min(until, now + MAX_SECONDS), size)
+        self._checked[digest] = _CachedToken(caller, min(until, now + MAX_SECONDS), size)
         self._characters += size
         while self._characters > self._max_characters:
             self._forget(next(iter(self._checked)))

@@ -12,7 +12,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
 from msgspec import Struct
 
-from apcore_a2a.auth.authenticator import Repeating
+from apcore_a2a.auth.authenticator import PeriodicWork
 from apcore_a2a.web import is_loopback
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ _PRIVATE: Final = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k"})
 
 
 class VerificationKey(Struct, frozen=True):
-    """One key, and the algorithms that it may verify."""
+    """One key, and the algorithms of the signatures that it may verify."""
 
     key: Key
     algorithms: frozenset[str]
@@ -121,7 +121,7 @@ def _import_mapping(key: Mapping[str, Any]) -> VerificationKeys:
         return VerificationKeys([_import_configured(key)], is_set=False)
     if not isinstance(key["keys"], Sequence):
         raise ValueError("a JWK set is an object with a list of keys")
-    # The published set of a provider may contain keys for encryption. A saved copy need not be edited.
+    # The published set of a provider may contain keys for encryption. They are skipped, so a saved copy works as is.
     signing = [jwk for jwk in key["keys"] if not _is_for_encryption(jwk)]
     if not signing:
         raise ValueError("the JWK set has no key to check a signature with")
@@ -193,7 +193,7 @@ def _import_jwk(jwk: Mapping[str, Any]) -> Key:
 
 
 def _import_public(text: str) -> Key | None:
-    """Return the public key in a text, also without the first and the last line, or None if the text is a secret.
+    """Return the public key in a text, or None if the text is a secret. A PEM key may lack its first and last line.
 
     If a public key were used as a shared secret, every reader of it could sign tokens.
     """
@@ -228,9 +228,9 @@ def _check_secret(secret: bytes) -> None:
 def _to_verification_key(key: Key, jwk: Mapping[str, Any]) -> VerificationKey:
     """Return the key with the algorithms of its kind, or with the single one that the key names (`alg`)."""
     algorithms = _algorithms(key)
-    said = jwk.get("alg")
-    if said is not None:
-        algorithms &= {said}
+    declared = jwk.get("alg")
+    if declared is not None:
+        algorithms &= {declared}
     if not algorithms:
         raise ValueError("the key fits no signature algorithm")
     kid = jwk.get("kid")
@@ -291,7 +291,7 @@ async def fetch_json(url: str) -> Any:
     timeout = aiohttp.ClientTimeout(total=TIMEOUT)
     headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
     try:
-        # A new session each time: there are minutes between two fetches, and a kept connection would be stale.
+        # A new session each time: there are minutes between two fetches, and an idle connection would be stale.
         async with (
             aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False) as http,
             http.get(url, headers=headers, allow_redirects=False) as response,
@@ -304,7 +304,7 @@ async def fetch_json(url: str) -> Any:
     try:
         return msgspec.json.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise FetchError(f"{url} answered with something that is not JSON") from error
+        raise FetchError(f"{url} did not answer with JSON") from error
 
 
 async def _read(content: Any, url: str) -> bytes:  # Any: aiohttp's StreamReader; it is not imported before it is needed
@@ -328,8 +328,8 @@ async def _read(content: Any, url: str) -> bytes:  # Any: aiohttp's StreamReader
 # from a token. A fetch that fails, or that returns no usable key, changes nothing.
 
 REFRESH: Final = 600.0  # seconds between two fetches
-LOOK_AGAIN: Final = 60.0  # minimum seconds between two fetches that tokens with unknown keys cause
-TRY_AGAIN: Final = 5.0  # the same, while there are no keys at all
+MIN_PAUSE: Final = 60.0  # minimum seconds between two fetches that tokens with unknown keys cause
+MIN_PAUSE_WITHOUT_KEYS: Final = 5.0  # the same, while there are no keys at all
 MAX_BACKOFF: Final = 60.0
 DISCOVERY_PATH: Final = "/.well-known/openid-configuration"
 
@@ -357,10 +357,10 @@ class IssuerKeys:
         self._fetch = fetch
         self._clock = clock
         self._document: Any = None  # the last one, to detect a change; Any: JSON
-        self._looked_again = -LOOK_AGAIN  # when a token last caused a fetch
+        self._fetched_again_at = -MIN_PAUSE  # when a token last caused a fetch
         self._failures = 0
-        self._turn = asyncio.Lock()
-        self._refreshing = Repeating(self._refresh, name="keys of the issuer", pause=MAX_BACKOFF)
+        self._fetching = asyncio.Lock()
+        self._refreshing = PeriodicWork(self._refresh, name="keys of the issuer", pause=MAX_BACKOFF)
 
     @property
     def discovery_url(self) -> str:
@@ -373,26 +373,27 @@ class IssuerKeys:
     async def close(self) -> None:
         await self._refreshing.stop()
 
-    async def look_again(self) -> None:
+    async def fetch_again(self) -> None:
         """Fetch the keys because a token needs an unknown one, unless that was done shortly before.
 
         Requests that arrive during a fetch wait for its result.
         """
-        asked = self.generation
-        async with self._turn:
-            if self.generation != asked:
+        before = self.generation
+        async with self._fetching:
+            if self.generation != before:  # another request has fetched new keys meanwhile
                 return
-            pause = TRY_AGAIN if self.current is None else LOOK_AGAIN
-            if self._clock() - self._looked_again < pause:
+            pause = MIN_PAUSE_WITHOUT_KEYS if self.current is None else MIN_PAUSE
+            if self._clock() - self._fetched_again_at < pause:
                 return
-            self._looked_again = self._clock()
+            self._fetched_again_at = self._clock()
             await self._try_to_fetch()
-            # Also from its end: a fetch may take as long as the pause, and each waiting request would start another.
-            self._looked_again = self._clock()
+            # Set again after the fetch, which may take as long as the pause. Otherwise each waiting request would start
+            # another fetch.
+            self._fetched_again_at = self._clock()
 
     async def _refresh(self) -> float:
         """Fetch the keys, and return the number of seconds until the next fetch."""
-        async with self._turn:
+        async with self._fetching:
             await self._try_to_fetch()
         if self._failures:
             return float(min(2 ** (self._failures - 1), MAX_BACKOFF))
@@ -419,7 +420,7 @@ class IssuerKeys:
         """Return the address of the issuer's keys (OpenID Connect Discovery 1.0 §4)."""
         document = await self._fetch(self.discovery_url)
         if not isinstance(document, Mapping):
-            raise FetchError(f"{self.discovery_url} answered with something that is not a discovery document")
+            raise FetchError(f"{self.discovery_url} did not answer with a discovery document")
         named = document.get("issuer")
         if named != self._issuer:  # §4.3: MUST be exactly the same, also a slash at the end
             raise FetchError(

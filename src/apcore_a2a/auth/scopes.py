@@ -16,7 +16,9 @@ logger = logging.getLogger(__name__)
 
 
 class SkillScopes:
-    """The scopes by pattern of skill ids: `{"payments.*": ["payments:write"]}`. All patterns that match add up.
+    """The scopes by pattern of skill ids: `{"payments.*": ["payments:write"]}`.
+
+    A skill needs the scopes of all patterns that match.
 
     Raises:
         ValueError: a pattern names no scope.
@@ -28,7 +30,7 @@ class SkillScopes:
             if isinstance(scopes, str):  # one scope, not a sequence of letters
                 scopes = [scopes]
             if not scopes or not all(scopes):
-                raise ValueError(f"skill_scopes must name a scope for {pattern!r}; leave it out to ask for none")
+                raise ValueError(f"skill_scopes must name a scope for {pattern!r}; omit the pattern to require none")
             self._by_pattern[pattern] = frozenset(scopes)
 
     def __bool__(self) -> bool:
@@ -54,8 +56,8 @@ class SkillScopes:
 class ScopedAgent:
     """An agent that accepts messages only from callers with the required scopes.
 
-    An agent with a method `skill_of(call)` names the skill of a message there. For any other agent a message may reach
-    every skill on its card, so that the caller needs the scopes of all of them.
+    If the agent has a method `skill_of(call)`, the caller needs the scopes of the skill that it returns. In any other
+    agent, a message may reach every skill on the card, so the caller needs the scopes of all of them.
     """
 
     def __init__(self, agent: Agent, scopes: SkillScopes, skills: Sequence[str]) -> None:

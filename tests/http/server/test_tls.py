@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from apcore_a2a import A2AClient, ClientCertificateAuthenticator
-from apcore_a2a.auth.client_certificates import MAX_REMEMBERED, certified_name
+from apcore_a2a.auth.client_certificates import MAX_CACHED, certified_name
 from apcore_a2a.errors import A2AConnectionError
 from apcore_a2a.http.server.tls import BadTLSFiles, TLSFiles, server_context
 from apcore_a2a.protocol.model import Task, TaskState
@@ -362,7 +362,7 @@ def test_only_so_many_certificates_are_remembered(authority: Authority, monkeypa
         return "x"
 
     auth = ClientCertificateAuthenticator(name_of=name_of)
-    for number in range(MAX_REMEMBERED + 1):
+    for number in range(MAX_CACHED + 1):
         assert auth.authenticate({"client-cert": str(number)}) is not None
     assert auth.authenticate({"client-cert": "0"}) is not None
-    assert len(reads) == MAX_REMEMBERED + 2  # the first was forgotten
+    assert len(reads) == MAX_CACHED + 2  # the first was forgotten

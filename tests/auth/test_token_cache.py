@@ -8,7 +8,7 @@ import pytest
 from apcore_a2a import JWTAuthenticator
 from apcore_a2a.agent import Caller
 from apcore_a2a.auth import jwt
-from apcore_a2a.auth.jwt import MAX_SECONDS, CheckedTokens, digest_of
+from apcore_a2a.auth.jwt import MAX_SECONDS, TokenCache, digest_of
 from tests.auth.tokens import SECRET, bearer
 
 ADA = Caller(id="ada", type="user")
@@ -17,7 +17,7 @@ TWO = digest_of("two")
 
 
 def test_a_token_is_known_for_a_minute() -> None:
-    tokens = CheckedTokens()
+    tokens = TokenCache()
     tokens.add(ONE, ADA, until=1e9, now=1_000, size=3)
     assert tokens.find(ONE, 1_000 + MAX_SECONDS - 1, 0) == ADA
     assert tokens.find(TWO, 1_000, 0) is None
@@ -25,21 +25,21 @@ def test_a_token_is_known_for_a_minute() -> None:
 
 
 def test_a_token_is_not_known_for_longer_than_it_lives() -> None:
-    tokens = CheckedTokens()
+    tokens = TokenCache()
     tokens.add(ONE, ADA, until=1_010, now=1_000, size=3)
     assert tokens.find(ONE, 1_009, 0) == ADA
     assert tokens.find(ONE, 1_010, 0) is None
 
 
 def test_other_keys_make_all_tokens_unknown() -> None:
-    tokens = CheckedTokens()
+    tokens = TokenCache()
     tokens.add(ONE, ADA, until=1e9, now=1_000, size=3)
     assert tokens.find(ONE, 1_000, 1) is None
     assert tokens.find(ONE, 1_000, 0) is None
 
 
 def test_the_oldest_is_forgotten_when_there_are_too_many() -> None:
-    tokens = CheckedTokens(max_characters=10)
+    tokens = TokenCache(max_characters=10)
     tokens.add(ONE, ADA, until=1e9, now=1_000, size=6)
     tokens.add(ONE, ADA, until=1e9, now=1_000, size=6)  # the same one again takes no more room
     assert tokens.find(ONE, 1_000, 0) == ADA

@@ -1,4 +1,4 @@
-"""Converts the output of agents, which may be any Python value, to parts and messages of the model.
+"""Converts the output of agents, which may be any Python value, to parts and messages. Asks for approvals.
 
 Invariant: a converted value shares no object with the agent, and integers stay exact. A value without a JSON form is
 rejected.
@@ -13,7 +13,7 @@ import msgspec
 
 from apcore_a2a.errors import InvalidAgentResponseError
 from apcore_a2a.ids_and_time import new_id
-from apcore_a2a.protocol.model import Message, Part, Role, check_finite
+from apcore_a2a.protocol.model import Message, Part, Role, StatusUpdate, TaskState, TaskStatus, check_finite
 
 # Media types by the first bytes of a file.
 MAGIC: Final = {
@@ -119,3 +119,33 @@ def agent_message(content: Any, *, metadata: dict[str, Any] | None = None) -> Me
     if isinstance(content, Message):
         return content
     return Message(message_id=new_id(), role=Role.AGENT, parts=tuple(to_parts(content)), metadata=metadata)
+
+
+# ---- approvals ------------------------------------------------------------------------------------------------------
+# Shared by functions and apcore modules.
+
+ANSWERS: Final = {"approve": True, "approved": True, "yes": True, "reject": False, "rejected": False, "no": False}
+
+
+def read_answer(message: Message) -> bool | None:
+    """Whether a reply approves the call. None if it neither approves nor rejects."""
+    for part in message.parts:
+        if isinstance(part.data, dict) and isinstance(part.data.get("approved"), bool):
+            return bool(part.data["approved"])
+        if isinstance(part.text, str):
+            word = part.text.strip().lower()
+            if word in ANSWERS:
+                return ANSWERS[word]
+    return None
+
+
+def approval_required(what: str, *, skill_id: str, approval_id: str | None) -> StatusUpdate:
+    """Return the INPUT_REQUIRED status that asks the caller to approve or reject a call of `what`."""
+    text = f'Approval required for {what}. Reply "approve" or "reject".'
+    message = agent_message(text, metadata={"approvalId": approval_id, "skillId": skill_id})
+    return StatusUpdate(status=TaskStatus(state=TaskState.INPUT_REQUIRED, message=message))
+
+
+def rejected(text: str) -> StatusUpdate:
+    """Return the REJECTED status that ends a task without approval. FAILED would suggest a run, and a useful retry."""
+    return StatusUpdate(status=TaskStatus(state=TaskState.REJECTED, message=agent_message(text)))

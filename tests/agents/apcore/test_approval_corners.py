@@ -8,7 +8,7 @@ import pytest
 
 from apcore_a2a.agent import Caller
 from apcore_a2a.agents.apcore.call import APPROVAL
-from apcore_a2a.agents.approvals import ANSWERS
+from apcore_a2a.agents.content import ANSWERS
 from apcore_a2a.errors import AgentError
 from apcore_a2a.protocol.model import TaskState
 from tests.agents.apcore.approval_handlers import Pay, PendingHandler, ResolvingHandler, gated, waiting

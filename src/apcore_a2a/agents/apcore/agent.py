@@ -18,7 +18,7 @@ from apcore_a2a.agents.apcore import approvals, failures
 from apcore_a2a.agents.apcore.approvals import Approval, Approver, PendingCall
 from apcore_a2a.agents.apcore.call import copy_output, make_context, output_parts, to_identity, to_inputs
 from apcore_a2a.agents.apcore.modules import ModuleInfo, Modules
-from apcore_a2a.agents.approvals import read_answer
+from apcore_a2a.agents.content import read_answer
 from apcore_a2a.agents.skills import (
     JSON,
     MAX_EXAMPLES,

@@ -21,7 +21,7 @@ from msgspec import Struct
 from apcore_a2a.agent import AgentEvent, Remember
 from apcore_a2a.agents.apcore.failures import sanitize
 from apcore_a2a.agents.apcore.modules import held_by_gate
-from apcore_a2a.agents.approvals import approval_required, rejected
+from apcore_a2a.agents.content import approval_required, rejected
 from apcore_a2a.protocol.model import StatusUpdate
 
 TOKEN: Final = "_approval_token"  # an argument of apcore that approves its call, so clients must not send it

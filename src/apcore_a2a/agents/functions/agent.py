@@ -10,8 +10,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from apcore_a2a.agent import Admission, AgentEvent, Call, Caller, Remember
-from apcore_a2a.agents.approvals import approval_required, read_answer, rejected
-from apcore_a2a.agents.content import agent_message, read_file
+from apcore_a2a.agents.content import agent_message, approval_required, read_answer, read_file, rejected
 from apcore_a2a.agents.functions.output import FunctionControls, FunctionOutput, InputRequired, find_question
 from apcore_a2a.agents.functions.signature import docstring_of, may_be_message, name_of
 from apcore_a2a.agents.functions.skill import FunctionSkill, PausedRun, describe, paused_run, user_messages

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import asyncpg
 
-from apcore_a2a.engine.replica.timing import ReplicaTiming
+from apcore_a2a.engine.context import ReplicaTiming
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Part, StatusUpdate, TaskState, TaskStatus
 from apcore_a2a.storage.postgres.replicas import RENEW
 from apcore_a2a.storage.postgres.store import PostgresStore

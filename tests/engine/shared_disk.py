@@ -11,8 +11,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from apcore_a2a.engine.agent_output import check_event
-from apcore_a2a.engine.context import CallContext, Timing
-from apcore_a2a.engine.replica.timing import ReplicaTiming
+from apcore_a2a.engine.context import CallContext, ReplicaTiming, Timing
 from apcore_a2a.engine.stored_run import StoredRun
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol import v1

@@ -2,10 +2,9 @@
 
 import asyncio
 
-from apcore_a2a.engine.context import Timing
+from apcore_a2a.engine.context import ReplicaTiming, Timing
 from apcore_a2a.engine.replica.authority import Authority
 from apcore_a2a.engine.replica.requests import RequestBody
-from apcore_a2a.engine.replica.timing import ReplicaTiming
 from apcore_a2a.protocol.model import TaskState, encode
 from apcore_a2a.storage.contract import ReplicaRequest, WakeUp
 from tests.engine.driving import ALICE, User, serving, settle, until

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from apcore_a2a.agent import Remember
+from apcore_a2a.engine.context import ReplicaTiming
 from apcore_a2a.engine.engine import Engine
 from apcore_a2a.engine.replica.followers import Followers
-from apcore_a2a.engine.replica.timing import ReplicaTiming
 from apcore_a2a.engine.task import LiveTask
 from apcore_a2a.errors import TaskNotFoundError
 from apcore_a2a.protocol.model import TaskState

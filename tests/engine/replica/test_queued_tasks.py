@@ -2,7 +2,7 @@
 
 import pytest
 
-from apcore_a2a.engine.replica.timing import ReplicaTiming
+from apcore_a2a.engine.context import ReplicaTiming
 from apcore_a2a.errors import OverloadedError
 from apcore_a2a.protocol.model import TaskState
 from tests.engine.driving import User, until, words

@@ -12,9 +12,8 @@ import pytest
 
 from apcore_a2a.agent import Admission, Call
 from apcore_a2a.engine import intake
-from apcore_a2a.engine.context import Timing
+from apcore_a2a.engine.context import ReplicaTiming, Timing
 from apcore_a2a.engine.replica import requests
-from apcore_a2a.engine.replica.timing import ReplicaTiming
 from apcore_a2a.engine.task import MAX_QUEUED
 from apcore_a2a.errors import OverloadedError, StoreUnavailableError
 from apcore_a2a.protocol.model import Task, TaskState

@@ -5,10 +5,9 @@ import asyncio
 import asyncpg
 import pytest
 
-from apcore_a2a.engine.context import Timing
+from apcore_a2a.engine.context import ReplicaTiming, Timing
 from apcore_a2a.engine.engine import Engine
 from apcore_a2a.engine.event_log import READ_AT_ONCE
-from apcore_a2a.engine.replica.timing import ReplicaTiming
 from apcore_a2a.errors import TaskNotCancelableError, TaskNotFoundError, UnsupportedOperationError
 from apcore_a2a.protocol.model import TaskState
 from apcore_a2a.storage.postgres.store import PostgresStore

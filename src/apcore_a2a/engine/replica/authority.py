@@ -7,7 +7,7 @@ is while the lease holds, and while it has lately read the requests of the other
 import time
 from collections.abc import Callable, Sequence
 
-from apcore_a2a.engine.replica.timing import ReplicaTiming
+from apcore_a2a.engine.context import ReplicaTiming
 from apcore_a2a.storage.contract import ReplicaLease
 
 

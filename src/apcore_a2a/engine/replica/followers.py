@@ -10,8 +10,8 @@ difference is who appends to that log: `refresh` does, with what it reads from t
 import asyncio
 from collections.abc import Callable
 
+from apcore_a2a.engine.context import ReplicaTiming
 from apcore_a2a.engine.replica.authority import Authority
-from apcore_a2a.engine.replica.timing import ReplicaTiming
 from apcore_a2a.engine.runs import Runs
 from apcore_a2a.engine.task import NO_RUNNER, LiveTask, Runner
 from apcore_a2a.errors import TaskNotFoundError

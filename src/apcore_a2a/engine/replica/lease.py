@@ -20,8 +20,8 @@ import logging
 import time
 from typing import Final, NamedTuple
 
+from apcore_a2a.engine.context import ReplicaTiming
 from apcore_a2a.engine.replica.authority import Authority
-from apcore_a2a.engine.replica.timing import ReplicaTiming
 from apcore_a2a.engine.run import Stop
 from apcore_a2a.engine.runs import Runs
 from apcore_a2a.errors import StoreUnavailableError

@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from apcore_a2a.agent import Caller
+from apcore_a2a.engine.context import ReplicaTiming
 from apcore_a2a.engine.intake import Intake
 from apcore_a2a.engine.recovery import Recovery
 from apcore_a2a.engine.replica.followers import Followers
@@ -13,7 +14,6 @@ from apcore_a2a.engine.replica.inbox import RequestInbox
 from apcore_a2a.engine.replica.lease import LeaseKeeper
 from apcore_a2a.engine.replica.requests import ReplicaRequests
 from apcore_a2a.engine.replica.takeover import Takeover
-from apcore_a2a.engine.replica.timing import ReplicaTiming
 from apcore_a2a.engine.runs import BackgroundWork, Runs
 from apcore_a2a.engine.task import LiveTask
 from apcore_a2a.errors import StoreUnavailableError

@@ -7,8 +7,8 @@ import asyncio
 import logging
 from typing import Final
 
+from apcore_a2a.engine.context import ReplicaTiming
 from apcore_a2a.engine.recovery import Recovery
-from apcore_a2a.engine.replica.timing import ReplicaTiming
 from apcore_a2a.engine.run import Stop
 from apcore_a2a.engine.runs import BackgroundWork, Runs
 from apcore_a2a.engine.task import NO_RUNNER, LiveTask

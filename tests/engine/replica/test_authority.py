@@ -3,7 +3,7 @@
 import asyncio
 
 from apcore_a2a.engine.context import ReplicaTiming, Timing
-from apcore_a2a.engine.replica.authority import Authority
+from apcore_a2a.engine.replica.lease import Authority
 from apcore_a2a.engine.replica.requests import RequestBody
 from apcore_a2a.protocol.model import TaskState, encode
 from apcore_a2a.storage.contract import ReplicaRequest, WakeUp

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 
 from apcore_a2a.engine.context import ReplicaTiming
-from apcore_a2a.engine.replica.authority import Authority
+from apcore_a2a.engine.replica.lease import Authority
 from apcore_a2a.engine.runs import Runs
 from apcore_a2a.engine.task import NO_RUNNER, LiveTask, Runner
 from apcore_a2a.errors import TaskNotFoundError

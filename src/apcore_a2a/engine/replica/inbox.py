@@ -9,7 +9,7 @@ import time
 
 from apcore_a2a.engine.context import CallContext, ReplicaTiming
 from apcore_a2a.engine.intake import Intake
-from apcore_a2a.engine.replica.authority import Authority
+from apcore_a2a.engine.replica.lease import Authority
 from apcore_a2a.engine.replica.requests import NOT_UNDERSTOOD, decode_request, encode_rejection
 from apcore_a2a.engine.runs import BackgroundWork, Runs
 from apcore_a2a.errors import A2AError, InternalError, OverloadedError, StaleWriteError

@@ -209,7 +209,7 @@ async def test_the_card_follows_the_registry_whichever_thread_changes_it() -> No
 async def _until(client: httpx.AsyncClient, true: Any) -> httpx.Response:
     """The card, once it is as it should be."""
     async with asyncio.timeout(5):
-        while not true((answer := await client.get(CARD)).json()):  # noqa: ASYNC110  # built on a thread that tells nobody
+        while not true((answer := await client.get(CARD)).json()):  # noqa: ASYNC110  # a thread builds it and sends no event
             await asyncio.sleep(0)
     return answer
 

@@ -47,7 +47,7 @@ async def test_that_files_cannot_be_watched_is_said(tmp_path: Path, caplog: pyte
     assert "files are not watched; changes need a restart" in caplog.text
 
 
-def test_half_a_file_is_left_to_nobody(tmp_path: Path) -> None:
+def test_a_file_that_fails_to_import_leaves_no_module(tmp_path: Path) -> None:
     (tmp_path / "half_a_file.py").write_text("x = 1\ny = undefined\n")
 
     with pytest.raises(NameError):

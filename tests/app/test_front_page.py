@@ -19,7 +19,7 @@ async def shout(text: str) -> str:
     return text.upper()
 
 
-class Nobody:
+class RejectAll:
     def authenticate(self, headers: Any) -> Caller | None:
         return None
 
@@ -28,7 +28,7 @@ def browser(app: Any) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost", headers=BROWSER)
 
 
-@pytest.mark.parametrize("auth", [None, Nobody()], ids=["open", "closed"])
+@pytest.mark.parametrize("auth", [None, RejectAll()], ids=["open", "closed"])
 async def test_without_the_explorer_the_page_says_what_this_is(auth: Any) -> None:
     async with browser(await async_serve(shout, name="<i>x</i>", auth=auth)) as http:
         page = await http.get("/")
@@ -59,9 +59,9 @@ async def test_it_is_found_under_a_mount_and_behind_a_proxy_too() -> None:
         assert (await http.get("/")).headers["location"] == "./explorer/"
 
 
-async def test_whoever_asks_for_no_html_is_answered_as_before() -> None:
+async def test_a_request_that_does_not_accept_html_gets_no_page() -> None:
     async with browser(await async_serve(shout, explorer=True)) as http:
         answer = await http.get("/", headers={"Accept": "application/json"})
         assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
-    async with browser(await async_serve(shout, auth=Nobody())) as http:
+    async with browser(await async_serve(shout, auth=RejectAll())) as http:
         assert (await http.get("/", headers={"Accept": "application/json"})).status_code == 401

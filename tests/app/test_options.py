@@ -96,7 +96,7 @@ async def test_a_card_of_ones_own_is_named_by_what_is_given_beside_it() -> None:
 
 
 @requirement("FR-AGC-001")
-async def test_a_card_that_nobody_gave_a_version_has_that_of_the_project() -> None:
+async def test_a_card_without_a_version_has_the_version_of_the_project() -> None:
     async def from_a_project(text: str) -> str:
         return text
 
@@ -139,7 +139,7 @@ async def test_a_security_scheme_of_no_known_type_is_refused_at_the_start(scheme
 
 
 def banking(**options: Any) -> apcore.Executor:
-    """An executor of three modules: one for everybody, one for tellers, one for nobody at all."""
+    """An executor of three modules: one for all callers, one for tellers, one that no caller may call."""
     rules = [
         apcore.ACLRule(callers=["*"], targets=["bank.*"], effect="allow", conditions={"roles": ["teller"]}),
         apcore.ACLRule(callers=["*"], targets=["math.*"], effect="allow"),
@@ -161,14 +161,14 @@ async def test_the_extended_card_shows_what_its_reader_may_call() -> None:
         [skill["id"] for skill in for_others["skills"]] == [skill["id"] for skill in for_all["skills"]] == ["math.add"]
     )
     assert "vault.open" not in str(for_a_teller)
-    assert audited == []  # nobody has tried to call anything
+    assert audited == []  # no caller has tried to call a module
 
 
 # ---- health, browsers, conversations, streams, stores ----------------------------------------------------------------
 
 
 @requirement("FR-OPS-001")
-async def test_health_counts_the_modules_that_are_registered_whoever_may_see_them() -> None:
+async def test_health_counts_all_registered_modules_also_hidden_ones() -> None:
     executor = banking()
     async with serving(executor, card=None, auth=JWTAuthenticator(SECRET)) as url:
         assert len((await ask(url, CARD))["skills"]) == 1
@@ -351,7 +351,7 @@ class Broken:
 
 
 class Refusing:
-    """An interceptor that lets nobody do anything."""
+    """An interceptor that rejects every call."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error

@@ -235,7 +235,7 @@ async def test_a_directory_names_the_files_that_cannot_be_imported(here: Path) -
 
 
 @requirement("FR-OPS-003")
-async def test_dev_starts_a_file_anew_when_it_changes_also_after_a_mistake(here: Path) -> None:
+async def test_dev_restarts_a_file_when_it_changes_also_after_an_error(here: Path) -> None:
     source = here / "agent.py"
     source.write_text("async def shout(text: str) -> str:\n    return text.upper()\n")
     async with running(*serve("agent.py:shout", verb="dev")) as process:
@@ -246,7 +246,7 @@ async def test_dev_starts_a_file_anew_when_it_changes_also_after_a_mistake(here:
         source.write_text("async def shout(text: str) -> str:\n    return nothing(\n")
         await process.says(r"agent.py:2: SyntaxError")
         await process.says("Waiting for a change")
-        async with A2AClient(url, timeout=PATIENCE) as client:  # nobody serves now, and who calls waits
+        async with A2AClient(url, timeout=PATIENCE) as client:  # no server runs now, so the client waits
             asked = asyncio.create_task(client.send_message("hi"))
             source.write_text("async def shout(text: str) -> str:\n    return text.upper() + '!'\n")
             task: Any = await asked

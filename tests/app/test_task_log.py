@@ -1,4 +1,4 @@
-"""What the log says of tasks: one line each, nothing that a client could forge, and nothing at a level nobody reads."""
+"""The log lines of tasks: one each, at a level that is shown, and with nothing that a client could forge."""
 
 import logging
 import re
@@ -24,7 +24,7 @@ PAIR = {"a": 1, "b": 2}
 
 
 class Alice:
-    """Everybody is Alice, or says so."""
+    """Authenticates every caller as Alice, or under another given name."""
 
     def __init__(self, name: str = "alice") -> None:
         self._name = name
@@ -79,7 +79,7 @@ async def test_a_task_that_ended_is_one_line(caplog: pytest.LogCaptureFixture) -
     assert line == {"task_id": task.id, "skill": "add", "caller": "alice", "state": "completed"}
 
 
-async def test_a_skill_that_nobody_named_is_logged_and_so_is_the_function(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_log_names_a_skill_chosen_by_default_and_a_function(caplog: pytest.LogCaptureFixture) -> None:
     async def shout(text: str) -> str:
         return text.upper()
 

@@ -61,7 +61,7 @@ class Issuer:
         return self.behaviour != "names no keys"
 
     def certs(self) -> dict[str, Any]:
-        if not self.names_keys:  # then it publishes one alone, or nobody could say which of them to use
+        if not self.names_keys:  # then it publishes one key only, since a verifier could not choose between several
             unnamed = self.keys[-1].as_dict(private=False)
             del unnamed["kid"]
             return {"keys": [unnamed]}
@@ -168,7 +168,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nobody reads it."""
+        """Log nothing."""
 
 
 def main() -> None:
@@ -206,7 +206,7 @@ class Provider:
         await self._http.post(f"{self._url}/test/behave", content=how)
 
     async def asked(self, path: str) -> int:
-        """How often somebody has asked for a document."""
+        """Return how often a document was requested."""
         answer = await self._http.get(f"{self._url}/test/asked")
         return int(answer.json().get(path, 0))
 

@@ -1,4 +1,4 @@
-"""Several authenticators as one: in order, and what is bad does not become nobody."""
+"""Several authenticators as one: they are asked in order, and invalid credentials do not make a caller anonymous."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ OPEN_ID = {"type": "openIdConnect", "openIdConnectUrl": "https://idp.example/.we
 
 
 class Guests:
-    """Lets in whoever comes."""
+    """Accepts every caller as a guest."""
 
     async def authenticate(self, headers: dict[str, str]) -> Caller:
         return Caller(id="guest", type="user")

@@ -75,7 +75,7 @@ def test_keys_are_long_and_random() -> None:
 
 
 @pytest.mark.parametrize("type", ["system", "anonymous"])
-def test_no_key_makes_its_owner_the_system_or_nobody(type: str) -> None:
+def test_no_key_makes_its_owner_the_system_or_anonymous(type: str) -> None:
     caller = APIKeyAuthenticator([APIKey(id="ada", hash=hash_key(KEY), type=type)]).authenticate(show(KEY))
     assert caller is not None and caller.type == "user"
 

@@ -106,7 +106,7 @@ async def test_a_file_that_cannot_be_written_is_told_before_anything_is_served(t
         await audited(str(tmp_path / "no" / "audit.jsonl"))
 
 
-def test_a_file_that_is_moved_away_is_made_anew(tmp_path: Path) -> None:
+def test_a_file_that_is_moved_away_is_created_again(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     log = AuditLog(str(path))
     log.open()
@@ -123,7 +123,7 @@ def test_a_file_that_is_moved_away_is_made_anew(tmp_path: Path) -> None:
 def test_what_the_disk_does_not_take_is_counted(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     log = AuditLog(str(path), max_lines=2)
-    for number in range(5):  # nobody writes yet
+    for number in range(5):  # the writing thread does not run yet
         log.write("line", number=number)
     log.open()
     log.close()

@@ -53,13 +53,13 @@ async def knock(
 
 
 @requirement("FR-AUT-001", "FR-EXE-003")
-async def test_whoever_is_known_comes_in_by_name() -> None:
+async def test_an_authenticated_caller_is_passed_to_the_application() -> None:
     room, _, _ = await knock("/", "Bearer good", method="POST")
     assert room.visitors == [Caller(id="ada", type="user")]
 
 
 @requirement("FR-AUT-001")
-async def test_whoever_shows_nothing_is_asked_for_a_token() -> None:
+async def test_a_request_without_credentials_is_asked_for_a_token() -> None:
     room, start, body = await knock("/", method="POST")
     assert not room.visitors
     assert start["status"] == 401

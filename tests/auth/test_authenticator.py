@@ -64,18 +64,18 @@ async def test_a_single_role_needs_no_list() -> None:
     assert caller == Caller(id="ada", type="user", roles=("ops",), scopes=("read",))
 
 
-async def test_nobody_is_nobody() -> None:
+async def test_a_request_without_credentials_is_anonymous() -> None:
     assert await identify(Answers(None), {}) is None
 
 
 @pytest.mark.parametrize("claimed", ["system", "anonymous"])
-async def test_an_identity_is_neither_the_system_nor_nobody(claimed: str) -> None:
+async def test_an_identity_is_neither_the_system_nor_anonymous(claimed: str) -> None:
     caller = await identify(Answers(SimpleNamespace(id="ada", type=claimed)), {})
     assert caller is not None
     assert caller.type == "user"
 
 
-async def test_a_caller_called_anonymous_owns_other_tasks_than_nobody() -> None:
+async def test_a_caller_named_anonymous_does_not_own_anonymous_tasks() -> None:
     caller = await identify(Answers(SimpleNamespace(id="anonymous")), {})
     assert caller is not None
     assert caller.owner != Caller().owner

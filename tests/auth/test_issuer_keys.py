@@ -70,7 +70,7 @@ def clock() -> Clock:
 
 
 async def fetched(web: Web, clock: Callable[[], float] | None = None, **source: str) -> IssuerKeys:
-    """Keys that were fetched once, and after which nobody looks by the clock."""
+    """Return keys that were fetched once and are not fetched again by a timer."""
     keys = IssuerKeys(**source or {"issuer": ISSUER}, fetch=web.fetch, clock=clock or Clock())
     await keys.fetch_again()
     return keys

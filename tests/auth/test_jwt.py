@@ -1,4 +1,4 @@
-"""JWTAuthenticator: whom it lets in, and every way a token can be wrong."""
+"""JWTAuthenticator: valid tokens, and every way in which a token can be invalid."""
 
 import base64
 import hmac
@@ -272,7 +272,7 @@ def test_a_required_claim_must_be_there() -> None:
     assert auth.authenticate(bearer(team="x")) is not None
 
 
-def test_nobody_becomes_the_system_by_claiming_it() -> None:
+def test_no_claim_makes_a_caller_the_system() -> None:
     assert authenticator().authenticate(bearer(type="system")) is None
 
 

@@ -106,7 +106,7 @@ PROVIDERS = {
         ("Everyone",),
         ("openid", "tasks"),
     ),
-    "Cognito, whose tokens are for nobody in particular": Provider(
+    "Cognito, whose tokens have no audience": Provider(
         COGNITO,
         None,
         ClaimMapping(roles="cognito:groups"),
@@ -140,7 +140,7 @@ async def test_applications_whose_tokens_have_no_subject_are_known_by_another_cl
 CERTIFIED = {**RSA.as_dict(private=False), "x5t": "abc", "x5c": ["MIIC/zCCAeegAwIBAgIQ"], "issuer": ENTRA_2}
 BESIDE = {
     "a certificate alone": {"kty": "RSA", "kid": "other", "use": "sig", "x5c": ["MIIC/zCCAeegAwIBAgIQ"]},
-    "a kind of key that nobody knows yet": {"kty": "AKP", "kid": "other", "alg": "ML-DSA-44", "pub": "AA"},
+    "an unknown kind of key": {"kty": "AKP", "kid": "other", "alg": "ML-DSA-44", "pub": "AA"},
     "P-521": {**ECKey.generate_key("P-521").as_dict(private=False), "kid": "other"},
     "Ed448": {**OKPKey.generate_key("Ed448").as_dict(private=False), "kid": "other"},
     "half a key": {"kty": "EC", "kid": "other", "crv": "P-256", "x": "AA"},

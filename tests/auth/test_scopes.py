@@ -122,7 +122,7 @@ async def test_the_card_says_which_scopes_and_the_extended_card_what_this_caller
 
 
 @requirement("FR-AGC-004")
-async def test_a_card_for_somebody_does_not_name_what_they_may_not_call_in_any_other_place() -> None:
+async def test_a_callers_card_names_forbidden_skills_nowhere() -> None:
     def look() -> str:
         return "seen"
 
@@ -202,7 +202,7 @@ async def test_a_function_asks_for_its_own_scopes_and_errors_name_what_a_caller_
 
     @skill(annotations={"requires_approval": True})
     async def pay(a: int) -> int:
-        raise AssertionError("nobody has approved it")
+        raise AssertionError("it was not approved")
 
     for functions in ([add, pay], as_agent([add, pay])):
         app = await async_serve(functions, auth=JWTAuthenticator(SECRET), skill_scopes={"pay": ["money"]})

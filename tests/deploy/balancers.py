@@ -129,7 +129,7 @@ def find_balancer(name: str, folder: Path) -> Balancer:
 
 
 def free_port() -> int:
-    """A port that nobody listens at, below those that the system gives to connections."""
+    """Return an unused port below the range of ephemeral ports."""
     dice = Random(os.getpid())
     while True:
         port = dice.randrange(20_000, 32_000)

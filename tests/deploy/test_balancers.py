@@ -151,7 +151,7 @@ async def test_a_stream_goes_on_at_another_replica_when_its_own_is_killed(
     url: str, three: list[Replica], http: httpx.AsyncClient
 ) -> None:
     reader = Reader()
-    with suppress(httpx.TransportError):  # nobody can end it in peace
+    with suppress(httpx.TransportError):  # the replica is killed, so the stream breaks
         async with http.stream("POST", f"{url}/message:stream", json=message("count 60 0.05 safe")) as answer:
             async for number in reader.read(answer):
                 if number == 10:
@@ -236,7 +236,7 @@ async def seen_at_the_end(found: Replica) -> list[int]:
             await asyncio.sleep(0.02)
 
 
-async def test_nobody_notices_that_replicas_are_restarted(
+async def test_clients_notice_no_restart_of_replicas(
     url: str, three: list[Replica], http: httpx.AsyncClient, request: pytest.FixtureRequest
 ) -> None:
     if "caddy" in request.node.name and os.environ.get("CI") == "true":

@@ -198,7 +198,7 @@ def time_to_end(environment: dict[str, str]) -> float:
     return delay + float(environment.get("SHUTDOWN_TIMEOUT", DEFAULTS.shutdown_timeout)) + LAST_ANSWERS + LAST_GRACE
 
 
-def test_nobody_is_killed_before_the_end() -> None:
+def test_no_process_is_killed_before_its_shutdown_is_complete() -> None:
     assert pod()["terminationGracePeriodSeconds"] > time_to_end(ENVIRONMENTS["deploy/kubernetes.yaml"])
     assert float(unit()["TimeoutStopSec"]) > time_to_end({})
     single = read_yaml("compose.yaml")["services"]["agent"]
@@ -237,7 +237,7 @@ def test_balancers_wait_longer_and_take_more_than_the_program() -> None:
 # ---- who may do what ----------------------------------------------------------------------------------------------
 
 
-def test_the_program_is_nobody_and_writes_nowhere_but_to_its_data() -> None:
+def test_the_container_has_an_unprivileged_user_and_writes_only_its_data() -> None:
     (user,) = docker_lines("USER")
     uid, gid = user.split(":")
     assert f"useradd --uid {uid} " in docker_lines("RUN")[-1]

@@ -52,7 +52,7 @@ async def test_who_asks_is_told_by_the_balancer_alone(balancer: Balancer) -> Non
 
 
 async def statuses(url: str, source: str) -> list[int]:
-    """What somebody at this address gets, who says that each request is somebody else's."""
+    """Return the statuses for a client at this address that reports another address with each request."""
     transport = httpx.AsyncHTTPTransport(local_address=source)
     found = []
     async with httpx.AsyncClient(transport=transport, headers=V1, timeout=DEADLINE) as http:
@@ -104,7 +104,7 @@ async def test_a_message_that_is_too_large_is_refused_in_words_of_the_agents(tmp
             assert answer.json()["error"]["message"] == "Request body larger than 10485760 bytes"
 
 
-async def test_nobody_comes_in_with_a_certificate_in_a_header(balancer: Balancer, authority: Authority) -> None:
+async def test_a_certificate_in_a_header_authenticates_no_caller(balancer: Balancer, authority: Authority) -> None:
     claimed = {"Client-Cert": in_header(authority.files("planner", "planner.example")), **V1}
     auth = ClientCertificateAuthenticator(names=["planner.example"])
     async with serving(AGENT, auth=auth, trusted_proxies=[PROXY]) as agent:

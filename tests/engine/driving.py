@@ -55,7 +55,7 @@ async def soon(waited: Awaitable[T]) -> T:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Let everybody else go on, a step at a time, until something holds."""
+    """Let the other asyncio tasks run, one step at a time, until the condition holds."""
     for _ in range(100_000):
         if holds():
             return
@@ -64,7 +64,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 async def settle(steps: int = 20) -> None:
-    """Let everybody else go on until they would have shown what they do; for what must NOT happen."""
+    """Let the other asyncio tasks run for some steps. For asserting that something does NOT happen."""
     for _ in range(steps):
         await asyncio.sleep(0)
 
@@ -84,7 +84,7 @@ async def serving(agent: Agent, store: Store | None = None, **fields: Any) -> As
         await soon(engine.close())
     assert (engine.active_tasks, engine.live_tasks) == (0, 0)
     await until(lambda: asyncio.all_tasks() == before)
-    gc.collect(1)  # whatever nobody awaited speaks up now
+    gc.collect(1)  # coroutines that were never awaited cause their warnings now
 
 
 class Watcher:

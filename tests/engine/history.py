@@ -1,8 +1,9 @@
 """Random use of an engine by many clients at once, written down, and the rules that what they saw must keep.
 
 The rules, for each task: streams tell a contiguous run of sequence numbers, all the same events; there is one end, and
-it is last; a read that begins after another has returned never shows less; what was acknowledged stays; nobody meets a
-task of somebody else's. `Trial(seed).run()` does it all and raises AssertionError; the same seed does the same again.
+it is last; a read that begins after another has returned never shows less; what was acknowledged stays; no caller
+sees a task of another owner. `Trial(seed).run()` checks all of them and raises AssertionError. The same seed gives the
+same trial again.
 """
 
 import asyncio
@@ -149,7 +150,7 @@ class Trial:
         self.check()
 
     async def finish(self, live: int, users: list[User]) -> None:
-        """Whatever waits is canceled, so that every stream comes to its end; then everybody looks once more."""
+        """Cancel all waiting tasks, so that every stream ends. Then let every user read once more."""
         for task_id, row in self.disk.rows.items():
             assert row.state in AT_REST, f"{task_id} is stuck in {row.state}"
             user = next(user for user in users if user.caller.owner == row.owner)
@@ -180,7 +181,9 @@ class Trial:
     def check_reads(self, reads: list[Seen], owner: str, final: Task) -> None:
         for seen in reads:
             if seen.caller.owner != owner:
-                assert isinstance(seen.error, TaskNotFoundError | OverloadedError), "nobody meets a foreign task"
+                assert isinstance(seen.error, TaskNotFoundError | OverloadedError), (
+                    "no caller sees a task of another owner"
+                )
             elif seen.error is not None:
                 assert not isinstance(seen.error, TaskNotFoundError), "what was shown once is not lost"
         shown = [(seen, seen.task) for seen in reads if seen.task is not None]

@@ -252,7 +252,7 @@ async def test_an_agents_own_idea_of_its_new_task_is_taken() -> None:
     assert (task.status.state, task.metadata) == (S.COMPLETED, {"made": "by the agent"})
 
 
-async def test_an_agents_idea_of_somebody_elses_task_is_not_taken() -> None:
+async def test_an_event_of_another_task_from_an_agent_is_rejected() -> None:
     other = Task(id="another", context_id="c", status=TaskStatus(state=S.SUBMITTED))
     async with serving(ScriptedAgent(default=(other, COMPLETED), may_reply=True)) as engine:
         task = await User(engine).send("hi")

@@ -31,7 +31,7 @@ async def test_joining_is_bounded() -> None:
     assert not await soon(crew.join(0.001))
     gate.open()
     assert await soon(crew.join(5))
-    assert await soon(crew.join(5))  # nobody is left to wait for
+    assert await soon(crew.join(5))  # no work is left to wait for
 
 
 async def test_dismissing_cancels_once_and_names_who_stays(caplog: pytest.LogCaptureFixture) -> None:
@@ -49,7 +49,7 @@ async def test_dismissing_cancels_once_and_names_who_stays(caplog: pytest.LogCap
     assert len(caplog.records) == 1
 
 
-async def test_nobody_waits_for_the_disowned_but_they_are_held_and_named(caplog: pytest.LogCaptureFixture) -> None:
+async def test_disowned_work_is_not_awaited_but_kept_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     crew, deaf = BackgroundWork(), Gate(deaf=True)
     member = crew.start(deaf.stand(), name="deaf")
     await deaf.reached()

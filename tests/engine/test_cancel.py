@@ -111,7 +111,7 @@ async def test_an_agent_that_tidies_up_after_its_end_is_left_in_peace() -> None:
 
 
 @requirement("FR-TSK-005")
-async def test_a_running_task_is_canceled_and_everybody_sees_it() -> None:
+async def test_a_running_task_is_canceled_and_all_subscribers_see_it() -> None:
     gate = Gate()
     agent = ScriptedAgent(default=(chunk("half"), gate, COMPLETED))
     async with serving(agent) as engine:
@@ -205,7 +205,7 @@ async def test_a_cancel_of_a_waiting_task_that_cannot_be_stored_says_so_and_leav
         assert (await alice.cancel(task)).status.state is S.CANCELED
 
 
-async def test_a_cancel_that_is_stored_though_the_store_says_no_is_told_to_everybody() -> None:
+async def test_all_subscribers_see_a_cancel_that_is_stored_although_the_store_failed() -> None:
     disk = FakeDisk()
     async with serving(ScriptedAgent(default=asking()), disk, timing=QUICK) as engine:
         alice = User(engine)

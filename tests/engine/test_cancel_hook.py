@@ -55,7 +55,7 @@ async def test_the_agent_is_told_what_it_asked_to_be_remembered_and_what_was_sai
     assert (call.message.parts[0].text, call.memo) == ("on", {"page": 7})
 
 
-async def test_a_task_in_which_nobody_said_anything_is_canceled_without_its_agent() -> None:
+async def test_a_task_without_messages_is_canceled_without_its_agent() -> None:
     class Own(Polite):
         async def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
             submitted = TaskStatus(state=S.SUBMITTED)

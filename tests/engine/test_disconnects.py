@@ -15,7 +15,7 @@ S = TaskState
 
 
 @requirement("FR-MSG-005")
-async def test_a_task_nobody_watches_any_more_is_canceled_by_the_rules_of_0_3() -> None:
+async def test_a_task_without_subscribers_is_canceled_by_the_rules_of_0_3() -> None:
     gate = Gate()
     agent = ScriptedAgent(default=(gate, COMPLETED))
     async with serving(agent, timing=NO_GRACE) as engine:
@@ -30,7 +30,7 @@ async def test_a_task_nobody_watches_any_more_is_canceled_by_the_rules_of_0_3() 
     assert agent.calls[0].cancel.is_cancelled
 
 
-async def test_a_task_that_waits_for_its_user_waits_on_when_nobody_watches() -> None:
+async def test_a_task_that_waits_for_its_user_waits_on_without_subscribers() -> None:
     async with serving(ScriptedAgent(default=(ASKS,)), timing=NO_GRACE) as engine:
         alice = User(engine, rules=V03)
         task = await alice.send("go")

@@ -1,4 +1,4 @@
-"""The log and its readers: a cursor each, nobody's queue, nobody's delay."""
+"""The event log and its readers: each has a cursor, none has a queue, and none delays another."""
 
 import asyncio
 import gc
@@ -153,7 +153,7 @@ async def test_a_reader_that_gave_up_waiting_is_passed_over() -> None:
     assert await soon(stays) == [1]
 
 
-async def test_closing_a_reader_ends_whoever_waits_on_it_and_its_timer() -> None:
+async def test_closing_a_reader_ends_its_pending_wait_and_its_timer() -> None:
     log = EventLog()
     reader = follow(log, 0)
     waiting = asyncio.create_task(read(reader))

@@ -48,7 +48,7 @@ def assert_seen_is_stored(watcher: Watcher, disk: FakeDisk) -> None:
 
 
 async def converse(alice: User, watchers: list[Watcher]) -> list[Task | A2AError]:
-    """A stream that asks, somebody who subscribes, the answer; whatever fails is part of the result."""
+    """Open a stream whose agent asks, subscribe, and answer. Return the results and the errors."""
     told: list[Task | A2AError] = []
     try:
         watchers.append(await alice.stream("ask"))

@@ -171,7 +171,7 @@ async def test_a_task_that_has_ended_takes_no_more_messages(store: Store) -> Non
     assert len(agent.calls) == 1
 
 
-async def test_only_users_send_messages_and_nobody_asks_for_webhooks_yet() -> None:
+async def test_only_users_send_messages_and_webhooks_are_rejected() -> None:
     agent = ScriptedAgent()
     async with serving(agent) as engine:
         alice = User(engine)

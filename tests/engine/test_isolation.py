@@ -32,7 +32,7 @@ S = TaskState
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
 OTHERS = {
     "another user": BOB,
-    "nobody in particular": Caller(),
+    "an anonymous caller": Caller(),
     "the same name from another issuer": Caller(id="alice", type="user", issuer="elsewhere"),
     "the same user in a tenant": Caller(id="alice", type="user", issuer="test", tenant="t"),
 }
@@ -93,7 +93,7 @@ async def test_a_foreign_task_is_answered_byte_for_byte_like_one_that_does_not_e
 
 
 @pytest.mark.parametrize("name", OTHERS)
-async def test_nobody_lists_or_counts_what_is_not_theirs(name: str, store: Store) -> None:
+async def test_callers_list_and_count_only_their_own_tasks(name: str, store: Store) -> None:
     async with serving(ScriptedAgent({"ask": (ASKS,)}), store) as engine:
         alice, other = User(engine, ALICE), User(engine, OTHERS[name])
         mine = {(await alice.send(text, context_id="talk")).id for text in ("ask", "go", "go")}
@@ -121,7 +121,7 @@ async def test_a_context_that_is_not_theirs_is_an_empty_one(name: str, store: St
     assert [str(message.parts[0].text) for message in agent.calls[2].history] == ["ask", "secret", "What next?"]
 
 
-async def test_a_tasks_next_message_runs_as_whoever_sent_it(store: Store) -> None:
+async def test_a_tasks_next_message_runs_as_its_sender(store: Store) -> None:
     """What a caller may do can change between two messages; an old proof of who they were is worth nothing."""
     before = Caller(id="alice", type="user", issuer="test", roles=("admin",))
     after = Caller(id="alice", type="user", issuer="test", roles=())
@@ -137,7 +137,7 @@ def test_owners_differ_as_callers_do() -> None:
     made_up = [replace(ALICE, tenant="t\ntest|bob"), Caller(tenant="t"), Caller(tenant="test|alice")]
     callers = [ALICE, *OTHERS.values(), *made_up]
     assert len({caller.owner for caller in callers}) == len(callers)
-    assert Caller(id="alice").owner == Caller().owner  # a name that nobody proved is no name
+    assert Caller(id="alice").owner == Caller().owner  # an id without authentication is ignored
 
 
 async def test_a_list_page_shows_tasks_and_nothing_private(store: Store) -> None:

@@ -62,7 +62,7 @@ async def test_senders_that_come_together_do_not_pass_the_limit_together() -> No
         assert sum(sender.exception() is None for sender in senders) == 3
 
 
-async def test_a_task_is_live_only_while_somebody_needs_it() -> None:
+async def test_a_task_is_live_only_while_it_is_used() -> None:
     gate = Gate()
     async with serving(ScriptedAgent({"slow": (gate, COMPLETED), "ask": asking()})) as engine:
         alice = User(engine)

@@ -155,7 +155,7 @@ async def test_a_message_whose_turn_comes_while_the_store_is_away_is_run_when_it
         done = await at_rest(alice, task)
     assert done.status.state in (S.COMPLETED, S.FAILED)
     assert words(done) == ["first", ASKED, "second"]
-    assert (done.status.state is S.COMPLETED) == (fault == "before")  # "after": it began, and nobody may begin it twice
+    assert (done.status.state is S.COMPLETED) == (fault == "before")  # "after": it began, and may not begin twice
 
 
 async def test_a_store_that_cannot_be_asked_when_its_turn_comes_does_not_refuse_a_message() -> None:

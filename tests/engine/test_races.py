@@ -98,7 +98,7 @@ async def test_a_shutdown_does_not_wait_for_agents_that_were_left_behind() -> No
 
 
 async def test_an_engine_whose_loop_is_torn_down_still_ends_its_tasks() -> None:
-    """Whoever forgets to close an engine cancels its asyncio tasks; the runs end as at a shutdown."""
+    """A program that does not close its engine cancels its asyncio tasks. The runs end as at a shutdown."""
     gate, store = Gate(), InMemoryTaskStore()
     async with serving(ScriptedAgent(default=(gate,)), store) as engine:
         alice = User(engine)

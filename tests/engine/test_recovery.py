@@ -117,7 +117,7 @@ async def test_a_subscriber_finds_the_task_again_where_it_was() -> None:
         back = await User(engine).subscribe(watcher.task)
         gate.open()
         await back.rest()
-        assert back.seqs == [3, 4, 5, 6]  # as it was; begun anew; the chunk again; the end
+        assert back.seqs == [3, 4, 5, 6]  # the old task; its second start; the chunk again; the end
         assert [chunks_of(item.event) for item in back.entries if isinstance(item.event, Task)] == [["a"], []]
         assert chunks_of(await User(engine).get(watcher.task)) == ["a"]
 

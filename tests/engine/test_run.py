@@ -172,7 +172,7 @@ async def test_an_agent_that_ignores_its_cancellation_is_left_behind_and_counted
         assert await second == canceled
         assert (canceled.status.state, text_of(canceled)) == (S.CANCELED, "Canceled by client")
         assert (engine.active_tasks, ledger.abandoned) == (0, [task.id])
-        deaf.open()  # now it yields, and nobody listens
+        deaf.open()  # now it yields, and its output is ignored
         assert (await watcher.rest()).states[-1] is S.CANCELED
         await until(lambda: len(asyncio.all_tasks()) == 1)
         assert await alice.get(task) == canceled

@@ -82,7 +82,9 @@ async def test_a_caller_with_too_many_bytes_is_refused_every_message(store: Stor
     async with serving(agent, store, max_stored_bytes_per_caller=10 * KB) as engine:
         alice = User(engine)
         asked = await alice.send("ask")
-        assert (await alice.send("go on", task_id=asked.id)).status.state is S.COMPLETED  # over it, which nobody knew
+        assert (
+            await alice.send("go on", task_id=asked.id)
+        ).status.state is S.COMPLETED  # over the limit, which was not known before
         for fields in ({}, {"task_id": asked.id}):
             with pytest.raises(LimitExceededError, match="limit of stored bytes"):
                 await alice.send("more", **fields)
@@ -105,7 +107,7 @@ async def test_a_task_that_runs_may_end_whatever_it_has_stored(store: Store) -> 
 
 
 @pytest.mark.usefixtures("counted_always")
-async def test_what_all_together_may_store_is_nobody_s_own_limit(store: Store) -> None:
+async def test_the_limit_of_all_callers_together_is_not_one_callers_limit(store: Store) -> None:
     watching = Refusals()
     async with serving(ScriptedAgent(), store, observer=watching, max_stored_bytes=1 * KB) as engine:
         await User(engine).send("x" * KB)
@@ -121,9 +123,9 @@ async def test_what_all_together_may_store_is_nobody_s_own_limit(store: Store) -
 async def test_callers_without_a_name_share_what_one_may_store(store: Store) -> None:
     async with serving(ScriptedAgent(), store, max_stored_tasks_per_caller=1) as engine:
         await User(engine, Caller()).send("go")
-        for nobody in (Caller(), Caller(tenant="made up")):
+        for anonymous in (Caller(), Caller(tenant="made up")):
             with pytest.raises(OverloadedError, match="anonymous callers") as caught:
-                await User(engine, nobody).send("go")
+                await User(engine, anonymous).send("go")
             assert not isinstance(caught.value, LimitExceededError)
         await User(engine).send("go")
 
@@ -243,7 +245,7 @@ async def test_the_store_is_asked_every_few_seconds_at_most(books: Books) -> Non
     assert books.asked == ["ada", "ada", "bob"]
 
 
-async def test_nobody_is_refused_by_an_old_count(books: Books) -> None:
+async def test_an_outdated_count_rejects_no_message(books: Books) -> None:
     limited = limits(books, max_stored_tasks_per_caller=1)
     books.kept["ada"] = Usage(1, 0)
     with pytest.raises(LimitExceededError):
@@ -303,7 +305,7 @@ async def test_many_who_wait_cause_one_count_and_one_who_leaves_disturbs_none(bo
     assert books.asked == ["ada", "ada"]
 
 
-async def test_a_store_that_is_away_lets_nobody_in_and_counts_when_it_is_back(books: Books) -> None:
+async def test_an_unreachable_store_rejects_messages_and_counts_when_it_is_back(books: Books) -> None:
     limited = limits(books, max_stored_tasks_per_caller=1)
     limited.take("ada", request("go"), is_new=True)
     books.error = StoreUnavailableError()

@@ -86,10 +86,10 @@ async def test_callers_without_a_name_may_have_a_part_of_the_streams_of_others()
     gate = Gate()
     agent = ScriptedAgent(default=(gate, COMPLETED))
     async with serving(agent, max_streams_per_caller=25, anonymous_divisor=10) as engine:
-        nobody = CallContext(peer=("10.0.0.1", 1))
-        opened = [await soon(engine.stream_message(request("go"), nobody)) for _ in range(2)]
+        anonymous = CallContext(peer=("10.0.0.1", 1))
+        opened = [await soon(engine.stream_message(request("go"), anonymous)) for _ in range(2)]
         with pytest.raises(LimitExceededError, match="your limit of open streams"):
-            await engine.stream_message(request("go"), nobody)
+            await engine.stream_message(request("go"), anonymous)
         opened.append(await soon(engine.stream_message(request("go"), CallContext(peer=("10.0.0.2", 1)))))
         named = [await User(engine).stream("go") for _ in range(3)]
         gate.open()

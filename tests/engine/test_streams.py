@@ -167,7 +167,7 @@ async def test_the_rules_of_1_0_know_no_replay() -> None:
         await watcher.rest()
 
 
-async def test_a_slow_reader_delays_nobody_and_misses_nothing() -> None:
+async def test_a_slow_reader_delays_no_other_reader_and_misses_nothing() -> None:
     walk = Walk()
     async with serving(walk.agent) as engine:
         alice = User(engine)
@@ -229,7 +229,7 @@ async def test_a_stream_that_closes_affects_no_other_and_not_the_task() -> None:
     assert stays.seqs == list(range(2, EVENTS + 4))
 
 
-async def test_a_stream_closed_by_somebody_else_ends_for_its_reader() -> None:
+async def test_a_stream_closed_by_another_task_ends_for_its_reader() -> None:
     gate = Gate()
     async with serving(ScriptedAgent(default=(gate, COMPLETED))) as engine:
         watcher = await User(engine).stream("go")

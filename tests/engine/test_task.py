@@ -1,4 +1,4 @@
-"""Fold, save, publish: what is not stored is seen by nobody, and what cannot be stored is taken back."""
+"""Fold, save, publish: events are published only after they are stored, and undone if they cannot be stored."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ S = TaskState
 
 
 @requirement("NFR-REL-003")
-async def test_nobody_sees_what_is_not_stored() -> None:
+async def test_events_that_are_not_stored_are_not_published() -> None:
     disk, gate = FakeDisk(), Gate()
     agent = ScriptedAgent(default=(gate, chunk("a"), pause(), chunk("b", append=True), pause(), COMPLETED))
     async with serving(agent, disk) as engine:

@@ -1,4 +1,4 @@
-"""Waits that are often none; and those that are not, which nobody can tell from a plain await."""
+"""Waits that are often already over, and waits that are not, which behave like a plain await."""
 
 import asyncio
 

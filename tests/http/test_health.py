@@ -1,4 +1,4 @@
-"""Health: what is said to whom, and what it costs the store."""
+"""Health: what it shows to which caller, and how often it asks the store."""
 
 import asyncio
 from typing import Any
@@ -127,7 +127,7 @@ async def test_a_store_that_does_not_open_is_tried_again_by_the_next_request(met
 
 
 @requirement("FR-OPS-001")
-async def test_nobody_needs_a_token_to_ask_for_health() -> None:
+async def test_health_needs_no_token() -> None:
     async with browsing(await async_serve(registry(), auth=JWTAuthenticator(SECRET))) as client:
         for path in ("/health", "/health/live", "/health/ready"):
             assert (await client.get(path)).status_code == 200

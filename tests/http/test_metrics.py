@@ -96,7 +96,7 @@ async def test_there_are_none_unless_asked_for() -> None:
 
 
 @requirement("FR-OPS-002")
-async def test_everybody_may_read_them_and_nobody_is_in_them() -> None:
+async def test_metrics_need_no_token_and_name_no_caller() -> None:
     agent = ScriptedAgent({SECRET_TEXT: (COMPLETED,)})
     async with (
         serving(agent, metrics=True, auth=JWTAuthenticator(SECRET)) as url,

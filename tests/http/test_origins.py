@@ -1,4 +1,4 @@
-"""What a page in somebody's browser can make this server do: nothing, unless it is ours or was named."""
+"""Requests of web pages: rejected, unless the page is of this server or of an allowed origin."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ HERE = "http://127.0.0.1:8000"
 THERE = "https://evil.example"
 
 
-class Nobody:
+class RejectAll:
     def authenticate(self, headers: dict[str, str]) -> None:
         return None
 
@@ -74,7 +74,7 @@ REBOUND += ["internal.evil.example", "evilinternal.example", "evil.internal.exam
 
 
 async def test_on_the_loopback_another_name_is_refused_though_there_is_a_door() -> None:
-    async with client(auth=Nobody()) as http:
+    async with client(auth=RejectAll()) as http:
         assert (await http.get("/tasks", headers={"Host": "evil.example"})).status_code == 421
         assert (await http.get("/tasks")).status_code == 401
 
@@ -118,7 +118,7 @@ async def test_elsewhere_any_name_is_right() -> None:
 
 
 async def test_who_must_prove_who_they_are_may_use_any_name() -> None:
-    async with client("0.0.0.0", auth=Nobody()) as http:
+    async with client("0.0.0.0", auth=RejectAll()) as http:
         assert (await http.get("/tasks", headers={"Host": "agent.example"})).status_code == 401
 
 

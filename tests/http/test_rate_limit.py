@@ -20,7 +20,7 @@ SLOW = 0.001  # requests a second: what is empty stays so for the time of a test
 
 
 class ByName:
-    """Believes whatever name a caller gives; who gives none is nobody, and may come in."""
+    """Accepts any name that a caller gives. A caller without a name is anonymous and accepted too."""
 
     def authenticate(self, headers: dict[str, str]) -> Caller:
         if "x-name" in headers:
@@ -62,7 +62,7 @@ def test_a_bucket_gives_a_burst_then_its_rate() -> None:
     assert [buckets.take("ada") for _ in range(4)] == [0, 0, 0, 0.25]  # it never holds more than its burst
 
 
-def test_over_a_long_time_nobody_gets_more_than_the_rate_and_one_burst() -> None:
+def test_over_a_long_time_no_caller_gets_more_than_the_rate_and_one_burst() -> None:
     clock = Clock()
     buckets = TokenBuckets(rate=7, burst=5, clock=clock)
     taken = 0
@@ -156,7 +156,7 @@ def test_a_caller_with_a_name_has_one_allowance_wherever_they_are() -> None:
     assert live_quota_key(ada, ("10.0.0.1", 1)) == live_quota_key(Caller(id="ada", type="user", issuer="idp"), None)
     assert live_quota_key(ada, None) != live_quota_key(Caller(id="ada", type="user", issuer="other"), None)
     assert live_quota_key(ada, None) == live_quota_key(Caller(id="ada", type="user", issuer="idp", tenant="t"), None)
-    # Nobody can be called so that they are taken for somebody without a name.
+    # No name makes an authenticated caller count as an anonymous one.
     assert live_quota_key(Caller(id="x", type="user"), None) != live_quota_key(Caller(), None)
 
 
@@ -206,7 +206,7 @@ async def test_one_limit_over_every_binding_and_route() -> None:
             assert (await http.request(method, path, json={})).status_code == 429, path
 
 
-async def test_what_is_open_to_everybody_has_no_limit() -> None:
+async def test_public_endpoints_have_no_rate_limit() -> None:
     async with client(limits=Limits(max_requests_per_second=SLOW, request_burst=1), metrics=True) as http:
         for _ in range(3):
             for path in ("/.well-known/agent-card.json", "/health", "/health/live", "/metrics"):
@@ -231,7 +231,7 @@ async def test_with_authentication_those_without_a_name_get_a_tenth() -> None:
     assert named == [200] * 20
 
 
-async def test_without_authentication_everybody_gets_the_whole() -> None:
+async def test_without_authentication_anonymous_callers_get_the_full_rate() -> None:
     async with client(limits=Limits(max_requests_per_second=10)) as http:
         assert [(await http.get("/tasks")).status_code for _ in range(20)] == [200] * 20
 
@@ -325,7 +325,7 @@ async def test_behind_a_trusted_proxy_the_client_counts(said: str, same_as: str)
     proxies = ["10.0.0.8", "10.0.0.9", "172.16.0.0/12"]
     served = app(limits=Limits(max_requests_per_second=SLOW, request_burst=1), trusted_proxies=proxies)
     async with client("10.0.0.8", served) as behind, client(same_as, served) as direct:
-        headers = {"X-Forwarded-For": said, "X-Real-IP": "198.51.100.77"}  # that one may be anybody's
+        headers = {"X-Forwarded-For": said, "X-Real-IP": "198.51.100.77"}  # any client can send that one
         assert (await behind.get("/tasks", headers=headers)).status_code == 200
         assert (await direct.get("/tasks", headers={"Host": "localhost"})).status_code == 429
 
@@ -341,7 +341,7 @@ async def test_a_list_of_forwarders_in_two_headers_is_one_list() -> None:
         assert (await http.get("/tasks", headers=lists)).status_code == 429
 
 
-async def test_nobody_else_can_say_who_they_are() -> None:
+async def test_only_trusted_proxies_report_client_addresses() -> None:
     served = app(limits=Limits(max_requests_per_second=SLOW, request_burst=1), trusted_proxies=["10.0.0.8"])
     async with client("127.0.0.1", served) as http:
         statuses = []
@@ -355,11 +355,11 @@ async def test_nobody_else_can_say_who_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "of_nobody"),
+    ("options", "anonymous_runs"),
     [({}, 20), ({"auth": ByName()}, 2), ({"auth": ByName(), "limits": Limits(max_active_tasks_per_caller=5)}, 1)],
     ids=["without authentication", "beside callers with a name", "one at least"],
 )
-async def test_callers_without_a_name_run_a_tenth_beside_those_with_one(options: Any, of_nobody: int) -> None:
+async def test_callers_without_a_name_run_a_tenth_beside_those_with_one(options: Any, anonymous_runs: int) -> None:
     gate = Gate()
     given: Any = {
         "card": CARD,
@@ -374,7 +374,7 @@ async def test_callers_without_a_name_run_a_tenth_beside_those_with_one(options:
         return [(await http.post("/message:send", json=body, headers=headers)).status_code for _ in range(count)]
 
     async with client(app=agent) as here, client("192.0.2.1", app=agent) as there:
-        assert await statuses(here, of_nobody + 1) == [200] * of_nobody + [429]
+        assert await statuses(here, anonymous_runs + 1) == [200] * anonymous_runs + [429]
         assert await statuses(there, 1) == [200]
         if "auth" in options:
             assert await statuses(here, 5, **{"x-name": "ada"}) == [200] * 5

@@ -1,4 +1,4 @@
-"""Every answer, whoever makes it, tells browsers not to guess, frame, keep or tell on what it holds."""
+"""Every response forbids browsers to guess its type, frame it, cache it, or send its URL as a referrer."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ ANSWERS: list[tuple[int, str, str, dict[str, Any]]] = [
     (200, "POST", "/message:stream", {"json": MESSAGE}),
     (200, "POST", "/", {"json": SEND | {"method": "SendStreamingMessage"}}),
     (200, "GET", "/tasks", {}),
-    (404, "GET", "/tasks/nobody", {}),
+    (404, "GET", "/tasks/unknown", {}),
     (404, "GET", "/nothing", {}),
     (405, "DELETE", "/tasks", {}),
     (421, "GET", "/tasks", {"headers": {"Host": "evil.example"}}),

@@ -1,4 +1,4 @@
-"""The agent card: what must be there, and how little is asked of a card that somebody else wrote."""
+"""The agent card: its required fields, and the few requirements for the card of another agent."""
 
 import json
 

@@ -41,7 +41,7 @@ async def why_not_open(url: str) -> str:
         ("postgresql://host/db?lease=soon", "lease in a store URL must be a number, not 'soon'"),
     ],
 )
-def test_a_url_that_cannot_be_meant_is_refused_before_anybody_connects(url: str, reason: str) -> None:
+def test_an_invalid_url_is_rejected_before_connecting(url: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         PostgresStore.from_url(url)
 
@@ -63,7 +63,7 @@ def test_an_error_about_a_url_does_not_show_its_password() -> None:
     assert "s3cret" not in str(refused.value)
 
 
-async def test_nobody_answers(unused_tcp_port: int) -> None:
+async def test_no_server_answers(unused_tcp_port: int) -> None:
     text = await why_not_open(f"postgresql://agent:s3cret@127.0.0.1:{unused_tcp_port}/agents")
     assert text == (
         f"PostgreSQL at 127.0.0.1:{unused_tcp_port}/agents does not answer; "
@@ -76,11 +76,11 @@ async def test_the_database_is_not_there(server: PostgresServer) -> None:
 
 
 async def test_the_user_is_not_there(server: PostgresServer) -> None:
-    text = await why_not_open(f"postgresql://nobody:s3cret@/postgres?host={server.folder}")
+    text = await why_not_open(f"postgresql://stranger:s3cret@/postgres?host={server.folder}")
     assert "refused the user or the password" in text
 
 
-async def test_an_option_that_nobody_knows(server: PostgresServer) -> None:
+async def test_an_unknown_option(server: PostgresServer) -> None:
     assert "option" in await why_not_open(server.url(sslmode="perhaps"))
     assert "option" in await why_not_open(server.url(leese=5))
 
@@ -148,7 +148,7 @@ async def test_a_replica_of_the_version_before_goes_on_beside_the_next_one(
     await write_task(old, Author("of the old one"), TaskState.WORKING, TaskState.COMPLETED)
     await write_task(new, Author("of the new one"), TaskState.WORKING, TaskState.COMPLETED)
     monkeypatch.undo()
-    again = PostgresStore(url)  # the old version, started anew beside the newer schema
+    again = PostgresStore(url)  # the old version, started again beside the newer schema
     await again.open()
     assert (await again.page(Query(owner=ALICE, limit=10))).total == 3
     for store in (old, new, again):

@@ -1,4 +1,4 @@
-"""What a PostgreSQL store reads is put together where it delays nobody."""
+"""A PostgreSQL store builds large documents on a thread, where it does not delay the event loop."""
 
 import threading
 from collections.abc import AsyncIterator

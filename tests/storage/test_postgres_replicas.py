@@ -44,7 +44,7 @@ async def expire(admin: "asyncpg.Connection[asyncpg.Record]", store: PostgresSto
     await admin.execute(statement, store.replicas.lease.name, seconds)
 
 
-async def test_a_lease_that_is_over_is_renewed_until_somebody_takes_the_replica_for_dead(
+async def test_an_expired_lease_is_renewed_until_another_replica_marks_it_dead(
     stores: list[PostgresStore], admin: "asyncpg.Connection[asyncpg.Record]"
 ) -> None:
     late, heir, _ = stores
@@ -78,7 +78,7 @@ async def test_a_lease_is_renewed_though_every_reader_waits(
             assert await stores[0].replicas.lease.renew() is not None
 
 
-async def test_whoever_renews_its_lease_while_it_is_taken_for_dead_learns_that_it_is(
+async def test_a_replica_that_renews_while_it_is_marked_dead_learns_of_it(
     stores: list[PostgresStore], admin: "asyncpg.Connection[asyncpg.Record]"
 ) -> None:
     late, heir, _ = stores
@@ -86,7 +86,7 @@ async def test_whoever_renews_its_lease_while_it_is_taken_for_dead_learns_that_i
     await expire(admin, late)
     async with admin.transaction():
         await admin.execute("SELECT 1 FROM task FOR UPDATE")
-        # The claim waits for nobody's row, so the test marks the replica for it, and has not committed yet.
+        # The claim waits for no row lock, so the test marks the replica for it, and has not committed yet.
         await admin.execute("UPDATE replica SET is_dead = TRUE WHERE name = $1", late.replicas.lease.name)
         beating = asyncio.create_task(late.replicas.lease.renew())
         await until_blocked(admin)
@@ -115,7 +115,7 @@ async def test_a_beat_says_when_the_next_lease_of_another_replica_is_over(
     one, other, third = stores
     soon = await one.replicas.lease.renew()
     assert soon is not None and 0 < soon <= 15
-    await expire(admin, third)  # it has left nothing: nobody need look
+    await expire(admin, third)  # it left no task, so no replica looks for one
     assert await one.replicas.lease.renew() == pytest.approx(soon, abs=5)
     await write_task(other, Author("t"), TaskState.WORKING)
     await expire(admin, other)
@@ -125,7 +125,7 @@ async def test_a_beat_says_when_the_next_lease_of_another_replica_is_over(
     assert await one.replicas.lease.renew() == math.inf
 
 
-async def test_whoever_leaves_is_dead_at_once_and_for_good(stores: list[PostgresStore]) -> None:
+async def test_a_replica_that_leaves_is_dead_at_once_and_for_good(stores: list[PostgresStore]) -> None:
     leaving, staying, _ = stores
     await write_task(leaving, Author("t"), TaskState.WORKING)
     await leaving.replicas.lease.leave()
@@ -172,7 +172,7 @@ def lose_next_answer(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return lose
 
 
-async def test_whoever_does_not_learn_what_it_has_claimed_learns_that(
+async def test_a_replica_whose_claim_was_not_answered_learns_of_it(
     stores: list[PostgresStore], admin: "asyncpg.Connection[asyncpg.Record]", lose_next_answer: Callable[[str], None]
 ) -> None:
     late, heir, _ = stores

@@ -70,7 +70,7 @@ async def test_a_replica_writes_nothing_to_a_task_that_another_one_runs(
     with pytest.raises(StaleWriteError):
         await append(other, rival.chunk("stale"))
     await assert_holds(store, author)
-    await append(store, author.status(TaskState.INPUT_REQUIRED))  # it waits for its user, and is anybody's
+    await append(store, author.status(TaskState.INPUT_REQUIRED))  # it waits for its user, and any replica may run it
     rival = author.rival()
     await append(other, rival.work())
     await assert_holds(store, rival)
@@ -372,7 +372,7 @@ def test_a_standby_that_has_not_taken_over_yet_is_a_server_that_is_away() -> Non
     )
 
 
-async def test_everybody_is_answered_in_time_also_who_waits_for_a_connection(
+async def test_all_statements_are_answered_in_time_also_while_they_wait_for_a_connection(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_module, "ANSWER_TIME", 600)  # for one statement

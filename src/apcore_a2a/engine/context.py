@@ -29,7 +29,7 @@ class CallContext(Struct, frozen=True, kw_only=True):
     idempotency_key: str = ""
     last_event_id: int | None = None
     on_behalf_of: str = ""
-    """The owner for whom an administrator acts. Empty if the caller acts for itself."""
+    """The owner on whose behalf an administrator acts. Empty if the caller acts for itself."""
 
     @property
     def owner(self) -> str:

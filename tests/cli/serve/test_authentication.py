@@ -1,4 +1,4 @@
-"""The flags that say whom an agent lets in, and the command that makes API keys: as processes."""
+"""The flags for authentication, and the command that creates API keys: as processes."""
 
 import json
 import signal
@@ -79,7 +79,7 @@ AUDIENCE_FLAGS = ["--auth-audience", "api://agents", "--auth-audience", "6f1c"]
     ids=["flags", "environment"],
 )
 @requirement("FR-CMD-001")
-async def test_who_a_token_names_what_it_is_for_and_whom_are_flags_too(
+async def test_claims_audience_and_leeway_are_flags_too(
     tmp_path: Path, flags: list[str], environment: dict[str, str]
 ) -> None:
     log = tmp_path / "audit.jsonl"
@@ -145,7 +145,7 @@ async def test_a_key_may_stand_in_a_file(tmp_path: Path) -> None:
     ],
     ids=lambda flags: " ".join(flags)[:40] if isinstance(flags, list) else "",
 )
-async def test_what_cannot_keep_anybody_out_does_not_start(flags: list[str], said: str) -> None:
+async def test_options_that_would_disable_authentication_stop_the_start(flags: list[str], said: str) -> None:
     async with command("--extensions-dir", str(EXTENSIONS), *flags) as process:
         assert await process.ends() == 1
     assert said in " ".join(process.said.split())
@@ -173,7 +173,7 @@ def test_keys_without_a_file_are_printed_with_their_line() -> None:
     assert "ada sha256:" in made.stderr and key not in made.stderr
 
 
-def test_a_key_for_nobody_is_refused(tmp_path: Path) -> None:
+def test_a_key_without_an_owner_is_rejected(tmp_path: Path) -> None:
     assert keys_new("two words").returncode == 2
     assert keys_new("ada", "--file", str(tmp_path / "no" / "keys")).returncode == 1
 

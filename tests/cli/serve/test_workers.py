@@ -244,7 +244,7 @@ async def test_who_dies_again_and_again_is_replaced_later_and_later(agent: str) 
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=["SIGTERM", "SIGINT", "SIGHUP"])
-async def test_at_the_end_nobody_new_is_let_in_and_what_runs_is_finished(agent: str, number: signal.Signals) -> None:
+async def test_shutdown_rejects_new_connections_and_finishes_runs(agent: str, number: signal.Signals) -> None:
     arguments = ("serve", agent, "--port", "0", "--workers", "2", "--store", shared_server().url(), "--metrics")
     command = ("-c", RESTORE_SIGNALS, sys.executable, "-m", "apcore_a2a", *arguments)
     async with running(*command) as process, httpx.AsyncClient(timeout=20) as http:
@@ -310,7 +310,7 @@ async def test_a_second_signal_ends_all_of_them_at_once(agent: str) -> None:
 
 
 async def until_refused(http: httpx.AsyncClient, url: str) -> None:
-    """Until there is no connection to be had; who has one that nobody takes would wait instead."""
+    """Wait until connections are refused. A connection that is not accepted would wait instead."""
     async with asyncio.timeout(10):
         while True:
             try:

@@ -50,7 +50,7 @@ def test_a_look_at_what_is_known_takes_the_memo_and_keeps_the_events_for_readers
     live.follow_events([v1.encode_event(WORKING)], epoch=1, memo=b"")
     live.follow(record(6, S.WORKING, memo=b"new"))
     assert (live.memo, live.is_in_step) == (b"new", True)
-    assert [entry.seq for entry in live.log.after(5)] == [6]  # nobody has to begin again
+    assert [entry.seq for entry in live.log.after(5)] == [6]  # no reader has to start again
 
 
 def test_a_newer_look_is_told_to_readers_as_a_snapshot() -> None:
@@ -78,7 +78,7 @@ def test_a_task_that_is_lost_to_another_replica_is_followed_even_back_to_an_olde
     assert (live.version, live.is_in_step) == (4, True)
 
 
-def test_a_task_that_is_lost_where_nobody_shares_the_store_ends_its_streams() -> None:
+def test_a_task_that_is_lost_in_an_unshared_store_ends_its_streams() -> None:
     live = live_at(5, FakeDisk())
     live.lose()
     assert (live.is_in_step, live.log.closed) == (False, True)

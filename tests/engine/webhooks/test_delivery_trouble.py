@@ -140,8 +140,8 @@ async def test_an_opening_circuit_releases_the_queued_claims() -> None:
         assert set(numbers(tried)) < set(numbers(rest))
 
 
-@pytest.mark.parametrize("saved_anew", [True, False])
-async def test_a_claim_that_waited_long_is_renewed_or_dropped(saved_anew: bool) -> None:
+@pytest.mark.parametrize("saved_again", [True, False])
+async def test_a_claim_that_waited_long_is_renewed_or_dropped(saved_again: bool) -> None:
     gate = Gate()
     async with delivering(replace(AT_ONCE, max_workers=1), slow=[gate, ""]) as scenario:
         await scenario.task("first", "slow")
@@ -149,7 +149,7 @@ async def test_a_claim_that_waited_long_is_renewed_or_dropped(saved_anew: bool) 
         await scenario.task("second")
         await scenario.later(0)  # the webhook is claimed, and waits for the worker
         await scenario.later(delivery.FRESH)
-        if saved_anew:
+        if saved_again:
             (webhook,) = await scenario.store.webhooks.of_task("second", ALICE) or ()
             await scenario.store.webhooks.save(webhook, ALICE)
             await scenario.later(0)  # the webhook is claimed again

@@ -119,7 +119,7 @@ class Stuck(asyncio.Transport):
 
 
 def connect(traffic: Traffic) -> tuple[GuardedProtocol, Stuck]:
-    config = uvicorn.Config(ScriptedAgent({}), log_level="warning")  # type: ignore[arg-type]  # nobody asks it
+    config = uvicorn.Config(ScriptedAgent({}), log_level="warning")  # type: ignore[arg-type]  # it gets no request
     config.load()
     connection = GuardedProtocol(config, ServerState(), {KEY: traffic}, asyncio.get_running_loop())
     transport = Stuck()

@@ -1,4 +1,4 @@
-"""An offer to change the protocol that somebody takes; others are in tests/hostile/test_smuggling.py."""
+"""Offers to change the protocol that are accepted. The others are in tests/hostile/test_smuggling.py."""
 
 from typing import Any
 
@@ -43,5 +43,5 @@ def test_a_websocket_is_left_to_an_application_that_knows_them() -> None:
 def test_any_other_offer_is_as_if_it_had_not_been_made(knows: type | None, offered: bytes) -> None:
     connection = Connection(knows)
     parser_of(connection).feed_data(OFFER % offered)
-    assert connection.messages == 2  # once by the parser that gave up; nobody hears the second, which changes nothing
+    assert connection.messages == 2  # one of the parser that gave up, and one that has no effect
     assert connection.cycle.more_body is False

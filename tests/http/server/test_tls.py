@@ -39,7 +39,7 @@ class Authority:
         self.server = self.files("server", "127.0.0.1", "localhost")
 
     def files(self, name: str, *identities: str, **options: Any) -> tuple[str, str]:
-        """The certificate and the key of somebody."""
+        """Write a certificate with these identities and its key. Return both paths."""
         certified = self.ca.issue_cert(*identities, **options)
         certificate = str(self.folder / f"{name}.pem")
         key = str(self.folder / f"{name}.key")
@@ -229,7 +229,7 @@ async def test_a_certificate_that_is_only_claimed_in_a_header_counts_for_nothing
     assert seen == ["mine.example"]
 
 
-async def test_without_tls_nobody_comes_in_by_a_header(authority: Authority) -> None:
+async def test_without_tls_a_header_authenticates_no_caller(authority: Authority) -> None:
     claimed = in_header(authority.files("planner", PLANNER))
     async with serving(AGENT, auth=ClientCertificateAuthenticator()) as url:
         async with client(url, True, **{"Client-Cert": claimed}) as http:
@@ -259,7 +259,7 @@ async def test_of_two_certificates_that_a_proxy_hands_on_neither_counts(authorit
                 assert (await http.get("/tasks", headers=both)).status_code == 401
 
 
-async def test_a_proxys_own_certificate_lets_nobody_in(authority: Authority) -> None:
+async def test_a_proxys_own_certificate_authenticates_no_caller(authority: Authority) -> None:
     context = authority.context(ca_certs=authority.pem, client_certs="optional")
     auth = ClientCertificateAuthenticator()
     async with serving(AGENT, tls=context, auth=auth, trusted_proxies=["127.0.0.1"]) as url:
@@ -267,10 +267,10 @@ async def test_a_proxys_own_certificate_lets_nobody_in(authority: Authority) -> 
             assert (await http.get("/tasks")).status_code == 401
 
 
-# ---- whom a certificate names -------------------------------------------------------------------------------------
+# ---- callers of certificates ---------------------------------------------------------------------------------------
 
 
-def self_made(*names: x509.GeneralName, subject: str = "CN=somebody") -> str:
+def self_made(*names: x509.GeneralName, subject: str = "CN=service") -> str:
     """A certificate as a proxy would hand it on."""
     key = ec.generate_private_key(ec.SECP256R1())
     who = x509.Name.from_rfc4514_string(subject)
@@ -289,16 +289,16 @@ MAIL = x509.RFC822Name("a@b.example")
 
 @pytest.mark.parametrize(
     ("names", "name"),
-    [((HOST, MAIL, URI), URI.value), ((MAIL, HOST), HOST.value), ((MAIL,), MAIL.value), ((), "CN=somebody")],
+    [((HOST, MAIL, URI), URI.value), ((MAIL, HOST), HOST.value), ((MAIL,), MAIL.value), ((), "CN=service")],
 )
 def test_the_name_is_the_uri_then_the_host_then_the_address(names: tuple[x509.GeneralName, ...], name: str) -> None:
     caller = ClientCertificateAuthenticator(roles=["agent"]).authenticate({"client-cert": self_made(*names)})
     assert caller is not None
-    assert (caller.id, caller.type, caller.issuer, caller.roles) == (name, "service", "CN=somebody", ("agent",))
+    assert (caller.id, caller.type, caller.issuer, caller.roles) == (name, "service", "CN=service", ("agent",))
     assert len(caller.attributes["fingerprint"]) == 64
 
 
-def test_a_certificate_without_any_name_names_nobody() -> None:
+def test_a_certificate_without_any_name_authenticates_no_caller() -> None:
     assert ClientCertificateAuthenticator().authenticate({"client-cert": self_made(subject="")}) is None
 
 
@@ -321,7 +321,7 @@ def test_only_names_on_the_list_come_in(authority: Authority) -> None:
         ClientCertificateAuthenticator(names=PLANNER)
 
 
-def test_a_certificate_whose_time_is_over_or_not_yet_come_names_nobody(authority: Authority) -> None:
+def test_a_certificate_outside_its_validity_authenticates_no_caller(authority: Authority) -> None:
     auth = ClientCertificateAuthenticator()
     now = datetime.now(UTC)
     over = authority.files("over", PLANNER, not_before=now - timedelta(days=2), not_after=now - timedelta(seconds=1))
@@ -348,7 +348,7 @@ def test_a_certificate_expires_while_it_is_remembered(authority: Authority, monk
     "header",
     ["", ":", "::", ":AAAA:", "-----BEGIN CERTIFICATE-----", "%2D" * 20_000, ":" + "A" * 40_000 + ":", "\ud800"],
 )
-def test_what_is_no_certificate_names_nobody(header: str) -> None:
+def test_an_invalid_certificate_authenticates_no_caller(header: str) -> None:
     assert ClientCertificateAuthenticator().authenticate({"client-cert": header}) is None
 
 

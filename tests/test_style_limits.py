@@ -6,6 +6,7 @@ Complexity and parameters are counted by ruff; here we see to it that ruff count
 import ast
 import re
 import tomllib
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -24,6 +25,27 @@ EXCEPTIONS: Final[dict[str, int]] = {}
 LOOKING_AWAY: Final[dict[str, int]] = {}
 
 COUNTED_BY_RUFF: Final = re.compile(r"#\s*(?:ruff:\s*)?noqa(?::[^\n]*?\b(C901|PLR0913)\b|(?!:)(.?))")
+# STYLE.md, "Words": such a word hides which program acts, and no newcomer searches for it. The halves are joined here,
+# so that this file does not contain the words.
+INDEFINITE: Final = (
+    "who" + "ever",
+    "who" + "m",
+    "no" + "body",
+    "some" + "body",
+    "every" + "body",
+    "any" + "body",
+    "a" + "new",
+)
+INDEFINITE_WORD: Final = re.compile(rf"(?<![a-z])(?:{'|'.join(INDEFINITE)})(?![a-z])", re.IGNORECASE)
+PROSE: Final = (*WRITTEN, "docs", "explorer/src")
+PROSE_SUFFIXES: Final = frozenset(
+    {".css", ".html", ".md", ".mjs", ".py", ".sh", ".sql", ".toml", ".ts", ".tsx", ".yaml", ".yml"}
+)
+NOT_PROSE: Final = (
+    "tests/frames/",  # messages of other implementations as they were sent, and the scripts that sent them
+    "src/apcore_a2a/explorer/page.html",  # built from explorer/src and its libraries
+)
+
 SOURCES: Final = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in python_files(*WRITTEN)}
 
 
@@ -40,6 +62,18 @@ def measure(name: str, source: str) -> dict[str, int]:
             if lines > FUNCTION_LINES:
                 sizes[f"{name}:{node.name}"] = lines
     return sizes
+
+
+def written_files() -> list[Path]:
+    """Return all files with text of ours."""
+    found = [ROOT / "README.md", ROOT / "CHANGELOG.md"]
+    for folder in PROSE:
+        found += [path for path in (ROOT / folder).rglob("*") if path.suffix in PROSE_SUFFIXES]
+    return [path for path in found if not str(path.relative_to(ROOT)).startswith(NOT_PROSE)]
+
+
+def lines_with_indefinite_words(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if INDEFINITE_WORD.search(line)]
 
 
 @pytest.mark.parametrize("name", sorted(SOURCES))
@@ -81,3 +115,18 @@ def test_looking_away_is_noticed(line: str) -> None:
 def test_no_code_is_hidden_from_coverage() -> None:
     hidden = [name for name, source in SOURCES.items() if name.startswith("src/") and "pragma: no" in source]
     assert hidden == []
+
+
+def test_no_program_process_or_role_is_an_indefinite_person() -> None:
+    found: dict[str, list[str]] = {}
+    for path in written_files():
+        lines = lines_with_indefinite_words(path.read_text(encoding="utf-8"))
+        if lines:
+            found[str(path.relative_to(ROOT))] = lines
+    assert found == {}, "name the caller, the client, the replica, the store: see Words in STYLE.md"
+
+
+@pytest.mark.parametrize("word", INDEFINITE)
+def test_an_indefinite_person_is_found(word: str) -> None:
+    lines = [f"# {word.title()} waits.", f"def test_{word}_waits() -> None:", f"x{word} = 1"]
+    assert lines_with_indefinite_words("\n".join(lines)) == lines[:2]

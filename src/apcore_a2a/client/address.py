@@ -1,4 +1,4 @@
-"""Addresses of remote agents: which are well formed, and which the caller trusts.
+"""Checks addresses of remote agents, and decides which origins are trusted.
 
 Invariant: only the origin that the caller named and the origins that the caller allowed are trusted. An address from a
 card is untrusted data until it is checked.
@@ -18,7 +18,8 @@ def check_url(url: str) -> str:
     """Return the address without a trailing slash.
 
     Raises:
-        ValueError: the address is not a plain http or https address.
+        ValueError: the address is not an http or https address, or has a query, a fragment, a user name or a control
+            character.
     """
     parts = _split(url)
     if parts.query or parts.fragment:
@@ -54,7 +55,7 @@ def _split(url: str) -> SplitResult:
 
 
 class TrustedOrigins:
-    """The origins that may be called and that receive credentials."""
+    """The origins that the client may call and that receive its credentials."""
 
     def __init__(self, url: str, allowed: Iterable[str] = ()) -> None:
         self._origins = {origin(url)}

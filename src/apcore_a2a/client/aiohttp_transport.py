@@ -36,10 +36,10 @@ class AiohttpTransport:
         self._loop: asyncio.AbstractEventLoop | None = None  # the loop that the session belongs to
         self._responses: WeakSet[aiohttp.ClientResponse] = WeakSet()  # responses that may still be read
         # total=None: the caller of the transport bounds the whole call, all attempts together.
-        self._only_connecting = aiohttp.ClientTimeout(total=None, connect=CONNECT_TIMEOUT)
+        self._connect_timeout = aiohttp.ClientTimeout(total=None, connect=CONNECT_TIMEOUT)
 
     async def request(self, request: HttpRequest, limit: int) -> HttpResponse:
-        async with await self._send(request, self._only_connecting) as response:
+        async with await self._send(request, self._connect_timeout) as response:
             if response.content_length is None:
                 # The size is unknown until the body is complete: read it chunk by chunk, and stop at the limit.
                 async with aclosing(_chunks(response)) as chunks:
@@ -90,7 +90,7 @@ class AiohttpTransport:
     async def close(self) -> None:
         if self._session is None:
             return
-        # session.close() closes their connections without waking pending readers, which would then wait forever.
+        # session.close() closes connections without waking the readers of their responses, which would wait forever.
         for response in list(self._responses):
             response.close()
         await self._session.close()
@@ -105,7 +105,7 @@ async def _chunks(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
 
 
 def _translate(error: Exception, url: str) -> A2AConnectionError:
-    # The order matters: ConnectionTimeoutError is a TimeoutError too, but there nothing was sent.
+    # The order matters: ConnectionTimeoutError is a TimeoutError too, but after it the request has not been sent.
     match error:
         case aiohttp.ConnectionTimeoutError():
             return not_reached(url, f"no connection within {CONNECT_TIMEOUT:g} seconds")

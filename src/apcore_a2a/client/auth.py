@@ -97,7 +97,7 @@ class ApiKeyAuth:
 
 
 def to_auth(auth: "str | TokenProvider | Auth | None") -> Auth | None:
-    """Convert the value of `auth=` to an Auth. A header value ("Bearer …"), a bare token, a provider or an Auth."""
+    """Convert the value of `auth=` to an Auth: a header value ("Bearer …"), a bare token, a provider, or an Auth."""
     if isinstance(auth, str) or callable(auth):
         return BearerAuth(auth)
     return auth
@@ -121,7 +121,7 @@ DEFAULT_LIFE: Final = 300.0  # RFC 6749 §5.1 makes `expires_in` optional
 
 
 class _Source(NamedTuple):
-    """A token endpoint and the scopes to request. Tokens are cached by it: no agent gets another's token."""
+    """A token endpoint and the scopes to request. It is the cache key, so no agent receives the token of another."""
 
     url: str
     scopes: tuple[str, ...] = ()
@@ -231,7 +231,7 @@ class OAuth2ClientCredentials:
         }
         response = await context.send(HttpRequest("POST", source.url, headers, urlencode(form).encode()))
         token = _read_token(response, source.url)
-        # A token with a shorter lifetime still serves the calls of this moment.
+        # At least one second, so that the waiting calls can use a token that lives for less than EARLY.
         lifetime = max(1.0, token.expires_in - EARLY)
         return _Cached(token.header, time.monotonic() + lifetime)
 

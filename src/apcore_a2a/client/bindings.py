@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 # Invariant: a binding turns an operation into an HTTP request, and a response into a value or an exception. It does no
 # I/O.
 
-LEFT_OUT: Final = "apcore.leftOut"  # metadata key of a response: the paths of the fields that could not be read
+LEFT_OUT: Final = "apcore.leftOut"  # metadata key: the paths of the fields that the client could not decode
 MAX_NAMED: Final = 20  # maximum number of paths listed; an agent may send thousands of unknown parts
 
 P = ParamSpec("P")
@@ -100,8 +100,8 @@ class Binding(Protocol):
 
 
 def decode_answer(decode: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call `decode`, and report data that cannot be read as an error of the agent, not of the caller."""
-    # The decoders serve both sides of the wire. On the server, the same errors report an invalid request to its client.
+    """Call `decode`. If the data is invalid, raise InvalidAgentResponseError, because the agent has sent it."""
+    # The server uses the same decoders. There, their errors report an invalid request to the client.
     try:
         return decode(*args, **kwargs)
     except (ParseError, InvalidParamsError) as error:
@@ -135,12 +135,11 @@ def read_result(dialect: Dialect, operation: Operation, data: bytes | Raw) -> An
 
 
 def _note_left_out(answer: T, left_out: list[str]) -> T:
-    """Log and mark what could not be read, so that no data is lost silently (docs/decisions/0045)."""
+    """Log the undecodable fields and list them in the metadata: no data is lost silently (docs/decisions/0045)."""
     if not left_out:
         return answer
     named = left_out[:MAX_NAMED]
-    # The text contains the paths as well: a program without logging configuration, such as the command line, shows only
-    # that.
+    # The paths are in the text too: a program without logging configuration, such as the CLI, shows only the text.
     text = "parts of the agent's answer cannot be read and were left out: %s"
     logger.warning(text, "; ".join(named), extra={"left_out": named})
     if not isinstance(answer, Task | Message | StatusUpdate | ArtifactUpdate):
@@ -164,7 +163,7 @@ class JsonRpcExchange(Struct, frozen=True):
     id: str
 
     def result(self, response: HttpResponse) -> Any:  # Any: each operation has its own result
-        # JSON-RPC sends errors with status 200. Another status comes from a proxy, or from an agent that uses both.
+        # JSON-RPC errors have status 200. Another status comes from a proxy, or from an agent that sets both.
         if not 200 <= response.status < 300:
             raise choose_error(response, self.request.url, self._find_error(response))
         data = self._unwrap(response.body)
@@ -178,8 +177,7 @@ class JsonRpcExchange(Struct, frozen=True):
     def _unwrap(self, body: bytes) -> Raw:
         response = decode_answer(parse_response, body)
         if response.error is not None:
-            # Before the id is checked: an agent that could not read the request answers with a null id (JSON-RPC 2.0
-            # §5).
+            # The id is checked later: an agent that could not parse the request answers with a null id (JSON-RPC §5).
             raise to_error(self._to_remote_error(response.error))
         if bytes(response.id) != b'"%b"' % self.id.encode():
             raise InvalidAgentResponseError("The agent answered another request: its JSON-RPC id is unknown")
@@ -233,14 +231,14 @@ PATHS: Final = {
     Operation.DELETE_PUSH: ("DELETE", _PUSHES + "/{id}"),
     Operation.EXTENDED_CARD: ("GET", "/extendedAgentCard"),
 }
-# For agents that send no reason, such as those of a2a-sdk 0.3.
+# For agents whose errors have no `reason`, such as those of a2a-sdk 0.3.
 BY_STATUS: Final[dict[int, type[A2AError]]] = {
     409: TaskNotCancelableError,
     415: ContentTypeNotSupportedError,
     422: InvalidParamsError,
     501: UnsupportedOperationError,
 }
-# Where 0.3 differs. a2a-sdk 0.3 accepts only GET for subscribing.
+# The paths that differ in 0.3. a2a-sdk 0.3 accepts only GET for subscribing.
 PATHS_OF_0_3: Final = {
     Operation.SUBSCRIBE: ("GET", "/tasks/{id}:subscribe"),
     Operation.EXTENDED_CARD: ("GET", "/card"),
@@ -292,7 +290,7 @@ class RestExchange(Struct, frozen=True):
         match value:
             case {"error": {"code": int(code), "message": str(text)} as error}:  # google.rpc.Status, 1.0 §11.6
                 data = error.get("details")
-            # 0.3 leaves the form open, this is the form of this project.
+            # 0.3 does not define the body of an error. Agents of this project send this one.
             case {"code": int(code), "message": str(text)}:
                 data = value.get("data")
             case {"message": str(text)}:  # the form of a2a-sdk 0.3
@@ -356,8 +354,8 @@ def _fill_in(template: str, request: Value) -> str:
 
 
 def _quote_segment(value: str) -> str:
-    # Quoting does not help: programs that resolve the path on the way treat "%2e%2e" as "..". And with an empty id the
-    # path is that of the whole collection.
+    # Quoting is not enough: proxies that normalize paths treat "%2e%2e" as "..". With an empty id, the path is that of
+    # the whole collection.
     if value in ("", ".", ".."):
         raise InvalidParamsError(f"Over REST an id cannot be {value!r}: it would change the path")
     return quote(value, safe="")
@@ -391,7 +389,7 @@ class WebhookStatus(Value, frozen=True):
     id: str
     url: str
     state: str
-    """"active", or "failed": then its events are dead letters until the webhook is set again or redelivered."""
+    """"active" or "failed". The events of a failed webhook are dead letters, until it is set again or redelivered."""
     a2a_version: str = "1.0"
     delivered: int = 0
     undelivered: int = 0
@@ -421,7 +419,7 @@ class WebhookExchange(Struct, frozen=True):
 
 
 def ask_status(interface: ChosenInterface, task_id: str) -> WebhookExchange:
-    """Ask for the webhooks of a task, or without a task for the caller's dead letters."""
+    """Return the exchange that asks for the webhooks of a task, or without a task id for the caller's dead letters."""
     query: dict[str, str] = {}
     if task_id:
         query["taskId"] = task_id

@@ -1,6 +1,6 @@
 """The connection to one agent: discovery, authentication, sending, retries and timeouts.
 
-Invariant: every request of a client passes through here. Credentials go only to an origin that the caller trusts.
+Invariant: every request of a client passes through `Channel`. Credentials go only to an origin that the caller trusts.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class EventWithId(NamedTuple):
 
 
 class Channel:
-    """One agent as the client sees it. Every request goes through `call`, `ask` or `events`."""
+    """The client's connection to one agent. Every request goes through `call`, `ask` or `events`."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class Channel:
 
         try:
             async with call_deadline(self.defaults.timeout) as deadline:
-                # No A2A operation fetches the public card. It is a read, so it is retried like one.
+                # Fetching the public card is not an A2A operation. It is retried like the other card, which is a read.
                 return await repeat(self.settings.retry, Operation.EXTENDED_CARD, attempt, deadline)
         except OverloadedError as error:
             status = int(error.metadata["status"])
@@ -187,7 +187,7 @@ class Channel:
         return request
 
     async def _send_without_credentials(self, request: HttpRequest) -> HttpResponse:
-        """Send a request for an `Auth` that fetches tokens. With credentials, the `Auth` would wait for itself."""
+        """Send the token request of an `Auth`. If this request needed credentials, the `Auth` would wait for itself."""
         return await self._get_transport().request(request, MAX_CARD)
 
     def _get_transport(self) -> Transport:
@@ -212,7 +212,7 @@ def _is_stream(response: HttpStream) -> bool:
 
 @asynccontextmanager
 async def call_deadline(seconds: float | None) -> AsyncIterator[float | None]:
-    """Bound a wait. Yields the deadline on the loop's clock. Raises A2AConnectionError when it has passed."""
+    """Limit the duration of a block. Yield its deadline on the loop's clock. Raise A2AConnectionError if it passes."""
     try:
         async with asyncio.timeout(seconds) as scope:
             yield scope.when()

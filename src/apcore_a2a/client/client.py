@@ -69,11 +69,11 @@ class A2AClient:
     trusted, and otherwise the class of errors.py for the error that the agent returned.
 
     Args:
-        url: The agent's base address (the card is at a well-known place below it), or the address of its card.
+        url: The agent's base address (the card is at a well-known path below it), or the address of its card.
         auth: `"Bearer …"`, a bare token, an async function that returns one, or an `Auth` such as `ApiKeyAuth`.
         timeout: Seconds for one call, all its attempts together. For a stream it bounds only the first byte.
         card_ttl: Seconds for which the card is cached before the client asks whether it has changed.
-        http: Your own `httpx.AsyncClient`, in place of the built-in transport.
+        http: Your own `httpx.AsyncClient`, instead of the built-in transport. The client does not close it.
         options: See `ClientOptions`.
 
     Raises:
@@ -407,7 +407,7 @@ class A2AClient:
         await self._call(Operation.DELETE_PUSH, PushConfigRef(task_id=task_id, id=config_id), options)
 
     async def webhooks(self, task_id: str = "", **options: Unpack[CallOptions]) -> list[WebhookStatus]:
-        """Return the delivery status of a task's webhooks, or without a task the caller's dead letters.
+        """Return the delivery status of a task's webhooks, or without a task id the caller's dead letters.
 
         Only apcore-a2a agents support this.
 
@@ -428,13 +428,13 @@ class A2AClient:
 
         Example:
             >>> async def main(client: A2AClient) -> None:
-            ...     for dead in await client.webhooks():
-            ...         await client.redeliver(dead.task_id, dead.id)
+            ...     for webhook in await client.webhooks():
+            ...         await client.redeliver(webhook.task_id, webhook.id)
         """
-        revived: list[WebhookStatus] = await self._channel.ask(
+        retried: list[WebhookStatus] = await self._channel.ask(
             lambda interface: ask_redelivery(interface, task_id, config_id), self._resolve(options)
         )
-        return revived
+        return retried
 
     def _resolve(self, options: CallOptions) -> ResolvedOptions:
         return resolve_options(options, self._channel.defaults)

@@ -92,13 +92,13 @@ class Discovery:
                 self._extended = None
             self._public = card
             self._interface = None
-            self._look_first_at(url)
+            self._try_first(url)
             self._conditions = _conditions(response.headers)
         # The agent may shorten the caller's card_ttl, but not lengthen it.
         self._fresh_until = time.monotonic() + min(self._ttl, _max_age(response.headers))
         self._fetches += 1
 
-    def _look_first_at(self, url: str) -> None:
+    def _try_first(self, url: str) -> None:
         others = [other for other in self._urls if other != url]
         self._urls = (url, *others)
 
@@ -118,8 +118,7 @@ class Discovery:
             if response.status == _NOT_MODIFIED and conditions:
                 return url, response
             conditions = {}  # they are valid for the first URL only
-            # "Not found" continues with the next URL. Any other status is final. Some hosts answer 403 or 405 for a
-            # path that does not exist.
+            # Try the next URL only if this one does not exist. Some hosts answer 403 or 405 for a missing path.
             if response.status not in (403, 404, 405, 410):
                 break
         raise A2ADiscoveryError(
@@ -174,14 +173,12 @@ def _max_age(headers: Mapping[str, str]) -> float:
     return float(age[1])
 
 
-# ---- which interface is used ----------------------------------------------------------------------------------------
-# Which of a card's interfaces the client uses.
-#
-# Invariant: it is the first, in the card's order, that the client supports (1.0 §8.3.2) and may call.
+# ---- choice of the interface ----------------------------------------------------------------------------------------
+# Invariant: the client uses the first interface, in the card's order, that it supports (1.0 §8.3.2) and may call.
 
 BINDINGS: Final[dict[str, Binding]] = {"JSONRPC": prepare_jsonrpc, "HTTP+JSON": prepare_rest}
 # 0.2 differs from 0.3 only in the card. An interface of a 1.0 card without a version is a 1.0 interface.
-SPOKEN: Final[dict[str, Dialect]] = {**DIALECTS, "0.2": DIALECTS["0.3"], "": DIALECTS["1.0"]}
+SUPPORTED: Final[dict[str, Dialect]] = {**DIALECTS, "0.2": DIALECTS["0.3"], "": DIALECTS["1.0"]}
 
 
 def choose_interface(card: AgentCard, settings: ClientSettings, trusted: TrustedOrigins) -> ChosenInterface:
@@ -197,20 +194,20 @@ def choose_interface(card: AgentCard, settings: ClientSettings, trusted: Trusted
         if extension.required and extension.uri not in extensions:
             raise ExtensionSupportRequiredError(clean_line(extension.uri, MAX_TEXT))
     elsewhere: list[AgentInterface] = []
-    for interface, dialect in _find_spoken(card, settings):
+    for interface, dialect in _find_supported(card, settings):
         if interface.url in trusted:
             return ChosenInterface(interface.url, interface.protocol_binding, dialect, interface.tenant, extensions)
         elsewhere.append(interface)
     if elsewhere:
-        raise A2ADiscoveryError(_say_where(elsewhere))
-    raise A2ADiscoveryError(_say_what_is_offered(card, settings))
+        raise A2ADiscoveryError(_name_origins(elsewhere))
+    raise A2ADiscoveryError(_compare_offer(card, settings))
 
 
-def _find_spoken(card: AgentCard, settings: ClientSettings) -> Iterator[tuple[AgentInterface, Dialect]]:
+def _find_supported(card: AgentCard, settings: ClientSettings) -> Iterator[tuple[AgentInterface, Dialect]]:
     for interface in card.supported_interfaces:
         # The patch number does not change the protocol (1.0 §3.6): "1.0.1" is 1.0.
         version = ".".join(interface.protocol_version.split(".")[:2])
-        dialect = SPOKEN.get(version)
+        dialect = SUPPORTED.get(version)
         if dialect is None or interface.protocol_binding not in BINDINGS:
             continue
         if settings.binding not in (None, interface.protocol_binding):
@@ -220,9 +217,9 @@ def _find_spoken(card: AgentCard, settings: ClientSettings) -> Iterator[tuple[Ag
         yield interface, dialect
 
 
-def _say_where(elsewhere: list[AgentInterface]) -> str:
-    places = {_show_origin(interface.url) for interface in elsewhere}
-    shown = ", ".join(sorted(places))
+def _name_origins(elsewhere: list[AgentInterface]) -> str:
+    origins = {_show_origin(interface.url) for interface in elsewhere}
+    shown = ", ".join(sorted(origins))
     return f"The agent card points to another origin, {shown}. If you trust that origin, pass allow_origins="
 
 
@@ -234,7 +231,7 @@ def _show_origin(url: str) -> str:
         return repr(clean_line(url, MAX_TEXT))
 
 
-def _say_what_is_offered(card: AgentCard, settings: ClientSettings) -> str:
+def _compare_offer(card: AgentCard, settings: ClientSettings) -> str:
     offers = ", ".join(f"{item.protocol_binding} {item.protocol_version}" for item in card.supported_interfaces)
     shown = clean_line(offers, MAX_TEXT) or "no interface"
     wanted = f"{settings.binding or 'JSONRPC or HTTP+JSON'}, A2A {settings.version or '1.0 or 0.3'}"

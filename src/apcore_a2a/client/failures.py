@@ -31,7 +31,7 @@ from apcore_a2a.errors import (
 )
 
 INTERNAL: Final = WIRE[A2AError].code
-# -32603 carries no information, and for its caller a failed agent is a failed server: both become A2AServerError.
+# The code -32603 does not tell a failed agent from a failed server. Both become A2AServerError.
 BY_CODE: Final = {row.code: kind for kind, row in WIRE.items() if row.code != INTERNAL}
 BY_REASON: Final = {row.reason: kind for kind, row in WIRE.items() if kind not in (A2AError, AgentError)}
 
@@ -73,7 +73,7 @@ def to_error(remote: RemoteError, retry_after: int = 1, otherwise: type[A2AError
     `otherwise` is the class for an error with an unknown reason and code.
     """
     info = dict(remote.info)
-    # The reason takes precedence, because several of our classes share the code -32603.
+    # The reason takes precedence over the code, because several of our classes share the code -32603.
     kind = BY_REASON.get(info.pop("reason", ""))
     if kind is None:
         kind = BY_CODE.get(remote.code, otherwise)
@@ -116,7 +116,7 @@ def from_status(response: HttpResponse, url: str) -> A2AError:
             challenge = clean_line(response.headers.get("www-authenticate", ""), MAX_TEXT)
             return UnauthenticatedError(f"{url} requires credentials ({challenge or 'HTTP 401'}). Pass auth=")
         case 429 | 503:
-            error = _too_much(response, url)
+            error = _overloaded(response, url)
             # Discovery converts this error to its own class, which has the status as a field.
             error.metadata = {"status": str(response.status)}
             return error
@@ -126,7 +126,7 @@ def from_status(response: HttpResponse, url: str) -> A2AError:
     return A2AServerError(f"{url} answered HTTP {response.status}", code=response.status)
 
 
-def _too_much(response: HttpResponse, url: str) -> OverloadedError:
+def _overloaded(response: HttpResponse, url: str) -> OverloadedError:
     retry_after = read_retry_after(response)
     if response.status == 429:
         text = f"{url} rejects further requests of this caller (HTTP 429). Try again later"

@@ -27,7 +27,7 @@ def to_message(given: Sendable, *, skill: str | None, context_id: str | None, ta
     message = _convert(given)
     for part in message.parts:
         if part.data is not UNSET:
-            _refuse_endless_numbers(part.data)
+            _reject_non_finite(part.data)
     metadata = message.metadata
     if skill is not None:
         metadata = {**(metadata or {}), SKILL: skill}  # a new dict: the caller's message is not changed
@@ -57,7 +57,7 @@ def _convert(given: Sendable) -> Message:
     raise TypeError(f"A message is a str, dict, Part, sequence of Parts or Message; got {type(given).__name__}")
 
 
-def _refuse_endless_numbers(data: object) -> None:
+def _reject_non_finite(data: object) -> None:
     """Reject NaN and infinity. They would be encoded as null, so that the agent would receive other data."""
     try:
         check_finite(msgspec.to_builtins(data, str_keys=True))
@@ -70,8 +70,8 @@ def _from_parts(*parts: Part) -> Message:
 
 
 def _from_dict(given: Mapping[str, Any]) -> Message:
-    """Decode a JSON message: of 1.0, or of 0.3 and the requirements' dialect, with `kind`, `type` or "role": "user"."""
-    _refuse_endless_numbers(given)  # before it is encoded
+    """Decode a JSON message of 1.0 or 0.3. Parts of 0.3 may have `type` instead of `kind`."""
+    _reject_non_finite(given)  # before it is encoded
     if _is_of_0_3(given):
         defaults = {"role": "user", "messageId": new_id()}
         request = v03.decode_request(Operation.SEND, encode({"message": {**defaults, **given}}))
@@ -83,7 +83,7 @@ def _from_dict(given: Mapping[str, Any]) -> Message:
 
 
 def _is_of_0_3(given: Mapping[str, Any]) -> bool:
-    # A dict may omit its role, but its parts show the version: those of 1.0 have no tag.
+    # A dict may omit its role, but its parts show the version: only parts of 0.3 name their kind.
     if given.get("role") in ("user", "agent"):
         return True
     parts = given["parts"]
@@ -96,7 +96,7 @@ def _is_of_0_3(given: Mapping[str, Any]) -> bool:
 
 
 def _agree(name: str, in_message: str, argument: str | None) -> str:
-    """Return the value that is given. Two different values are an error."""
+    """Return the value from the argument or from the message. Two different values are an error."""
     if argument and in_message and argument != in_message:
         raise ValueError(f"{name} is {in_message!r} in the message, but {argument!r} in the argument")
     return argument or in_message

@@ -1,4 +1,4 @@
-"""The options of a client and of a call, including retries. Invariant: each option is read here, once."""
+"""The options of a client and of a call, including retries. Invariant: an option is defined and checked only here."""
 
 import asyncio
 import random
@@ -55,6 +55,7 @@ class Retry(Struct, frozen=True, kw_only=True):
     base: float = 0.2
     """The first pause, in seconds. Each further pause is twice as long."""
     cap: float = 5.0
+    """The longest pause, in seconds. A `Retry-After` may exceed it."""
     patience: float = 60.0
     """The longest `Retry-After` that is honoured, in seconds. With a longer one the error is raised at once."""
     sends: bool = False
@@ -67,7 +68,7 @@ class Retry(Struct, frozen=True, kw_only=True):
             case OverloadedError():
                 return error.retry_after <= self.patience  # rejected, so not executed
             case A2ADiscoveryError():
-                # The fetch of the card has been retried already. A stream that lost its agent keeps retrying.
+                # Fetching the card has already been retried. Only reads retry it again: a stream reconnects.
                 return operation in READS and error.status in BUSY
             case A2AConnectionError(sent=False):
                 return True  # the request was never sent
@@ -78,7 +79,10 @@ class Retry(Struct, frozen=True, kw_only=True):
         return False
 
     def pause(self, failures: int, error: A2AError) -> float:
-        """Return the seconds to wait after so many consecutive failures: exponential, and at least `Retry-After`."""
+        """Return the pause in seconds after `failures` consecutive failures.
+
+        The backoff is exponential, with jitter, and at least `Retry-After`.
+        """
         doublings = min(failures - 1, 32)  # bounded: after a long outage the result would overflow a float
         longest = min(self.cap, self.base * 2**doublings)
         # Jitter: clients that lost the same agent at the same moment must not all reconnect together.
@@ -97,7 +101,7 @@ async def repeat(retry: Retry, operation: Operation, once: Callable[[], Awaitabl
         except A2AError as error:
             failures += 1
             pause = retry.pause(failures, error)
-            # The retry would be too late: raise this error now instead of "did not answer in time" later.
+            # The pause would pass the deadline. Raise this error now, which says more than a timeout later.
             is_late = deadline is not None and asyncio.get_running_loop().time() + pause >= deadline
             if failures >= retry.attempts or is_late or not retry.may_repeat(operation, error):
                 raise
@@ -105,7 +109,7 @@ async def repeat(retry: Retry, operation: Operation, once: Callable[[], Awaitabl
 
 
 # ---- options --------------------------------------------------------------------------------------------------------
-# The options of a client and of a single call. Invariant: each is read here, once. An unknown name is a TypeError.
+# The options of a client and of a single call. An unknown name is a TypeError.
 
 BindingName = Literal["JSONRPC", "HTTP+JSON"]
 Version = Literal["1.0", "0.3"]

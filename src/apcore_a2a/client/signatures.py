@@ -100,11 +100,11 @@ class CardVerifier:
             raise A2ADiscoveryError(f"The agent card at {url} has no canonical form: {error}", url=url) from error
         # One valid signature is enough (§8.4.3): a card has several during a key rotation.
         for signature in card.signatures[:MAX_SIGNATURES]:
-            if self._holds(signature, payloads):
+            if self._verify(signature, payloads):
                 return
         raise A2ADiscoveryError(f"No signature of the agent card at {url} is valid with the pinned keys", url=url)
 
-    def _holds(self, signature: AgentCardSignature, payloads: list[bytes]) -> bool:
+    def _verify(self, signature: AgentCardSignature, payloads: list[bytes]) -> bool:
         try:
             # Only the protected header is signed, `signature.header` is not.
             header = decode(_unbase64(signature.protected), _HEADER)

@@ -16,18 +16,18 @@ id of the task. When the connection breaks, the stream continues in the first of
 2. Snapshot. 1.0 has no replay, but SubscribeToTask begins with the present `Task` (1.0 §3.1.6). The caller receives
    that task and then the events that follow. A task equal to the last one that the caller saw is not yielded again. A
    `Task` from a 0.3 agent is accepted in the same way.
-3. Polling. Some agents continue with an update although earlier updates may be missing (a2a-sdk 0.3 does), reject the
-   subscription, send no snapshot, accept and drop the connection repeatedly, or send an event that cannot be read. For
-   those the client stops streaming and polls the task (GetTask) at growing intervals. The caller receives it as a
-   `Task` whenever it has changed.
+3. Polling, for all other agents. Some continue with an update although earlier updates may be missing (a2a-sdk 0.3
+   does). Others reject the subscription, send no snapshot, drop each connection that they have accepted, or send an
+   event that cannot be decoded. The client stops streaming and polls the task (GetTask) at growing intervals. The
+   caller receives it as a `Task` whenever it has changed.
 
 A stream counts as broken after an error of the connection, after silence for `idle_timeout`, and when it ends while the
 task is still working: agents close a stream when its task rests, so any other end is accidental. The end of a stream
 whose task has ended or waits for input is not a break.
 
-Each event resets the count of failures, and so does a connection that lasted for `idle_timeout`, because its agent was
-only quiet. After `Retry.attempts` consecutive failures, an agent that accepts connections is polled. An agent that does
-not accept them, or that its proxy cannot reach, is given up after `Retry.reconnects`.
+Each event resets the count of failures. A connection that lasted for `idle_timeout` resets it too, because its agent
+was only quiet. After `Retry.attempts` consecutive failures, the client polls an agent that accepts connections. If the
+agent does not accept them, or its proxy cannot reach it, the client gives up after `Retry.reconnects`.
 
 Before the first event there is no task to resume. A message whose stream breaks that early may have arrived, so it is
 sent again only if `Retry.may_repeat` allows it, and within the call's timeout.
@@ -220,9 +220,9 @@ class EventStream:
     # ---- after a break -----------------------------------------------------------------------------------------
 
     def _is_over(self, error: A2AError) -> bool:
-        """Return whether a break no longer matters: agents close a message's stream when its task waits for input.
+        """Return whether the break is a normal end: agents close a message's stream when its task waits for input.
 
-        A subscriber continues after that point, because another client may answer and the task continues.
+        For a subscriber it is not: another client may answer, and the task then continues.
         """
         return self._at_rest and self._begins_with_message and isinstance(error, A2AConnectionError)
 
@@ -284,7 +284,7 @@ async def wait_until_at_rest(
     """Wait until the task has ended or waits for input or authorization. Return it."""
     try:
         async with aclosing(EventStream(channel, options, task_id).run(SubscribeToTask(id=task_id))) as events:
-            # Silence may mean that the task ended before the subscription: 0.3 agents need not send a snapshot.
+            # No event may mean that the task ended before the subscription: 0.3 agents need not send a snapshot.
             async with asyncio.timeout(SNAPSHOT_WAIT):
                 event = await anext(events, None)
             while event is not None and state_of(event) not in AT_REST:
@@ -292,7 +292,7 @@ async def wait_until_at_rest(
     except A2AConnectionError:
         raise  # the stream has already exhausted its reconnects
     except (A2AError, TimeoutError):
-        # The agent does not support it, or the task has already ended, and 1.0 agents reject the subscription (§3.1.6).
+        # The agent supports no subscriptions, or the task has ended, for which 1.0 agents reject them (§3.1.6).
         async with aclosing(poll_task(channel, task_id, options)) as tasks:
             async for task in tasks:
                 if task.status.state in AT_REST:

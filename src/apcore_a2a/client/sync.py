@@ -1,4 +1,4 @@
-"""`Client`: the synchronous client. Invariant: each call only runs the method of `A2AClient`."""
+"""`Client`: the synchronous client. Invariant: each method only runs the method of `A2AClient` with the same name."""
 
 import asyncio
 import sys
@@ -29,8 +29,8 @@ END_WAIT: Final = 6.0  # seconds for cancelled calls to finish: a mounted agent 
 class Steps(Generic[T]):
     """An asynchronous generator whose items are consumed from outside its event loop.
 
-    An interrupted step may still be running when the generator is closed, and Python cannot close a running generator.
-    A lock lets the close wait for the step.
+    An interrupted `next` may still be running when `close` is called, and Python cannot close a running generator.
+    Therefore `close` waits for `next`, by a lock.
     """
 
     def __init__(self, source: AsyncGenerator[T]) -> None:
@@ -53,10 +53,10 @@ class LoopThread:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         # Work is either submitted before the loop is stopped, or rejected. An RLock, because the garbage collector may
-        # close an abandoned stream, by `_leave`, in the middle of `submit`.
+        # call `_abandon` in the middle of `submit`.
         self._lock = threading.RLock()
         self._is_stopped = False
-        self._streams: set[Steps[Any]] = set()  # Any: of events or of tasks. Streams that were not read to their end
+        self._streams: set[Steps[Any]] = set()  # open streams. Any: of events or of tasks
         # A daemon thread: a program that does not close its client must still be able to exit.
         self._thread = threading.Thread(target=self._loop.run_forever, name="apcore-a2a-client", daemon=True)
         self._thread.start()
@@ -64,12 +64,12 @@ class LoopThread:
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Schedule the work on the loop. Any thread may wait for the future."""
         with self._lock:
-            if self._can_work():
+            if self._is_running():
                 return asyncio.run_coroutine_threadsafe(work, self._loop)
         work.close()  # otherwise Python warns that it was never awaited
         raise RuntimeError(CLOSED if self._is_stopped else FORKED)
 
-    def _can_work(self) -> bool:
+    def _is_running(self) -> bool:
         # Threads do not survive a fork: the child process has the loop, but no thread that runs it.
         return not self._is_stopped and self._thread.is_alive()
 
@@ -94,15 +94,15 @@ class LoopThread:
                     break
                 yield item
         finally:
-            self._leave(steps)
+            self._abandon(steps)
 
-    def _leave(self, steps: Steps[T]) -> None:
+    def _abandon(self, steps: Steps[T]) -> None:
         """Close an abandoned stream without waiting for it, because the garbage collector may call this.
 
         The garbage collector runs on any thread, also on the loop's own, and at the end of the program, when the loop
         has stopped already.
         """
-        if self._can_work() and not sys.is_finalizing():  # otherwise `stop` has closed it, or the loop no longer runs
+        if self._is_running() and not sys.is_finalizing():  # otherwise `stop` has closed it, or the loop has ended
             self.submit(self._close(steps))
 
     async def _close(self, steps: Steps[T]) -> None:
@@ -110,9 +110,9 @@ class LoopThread:
         self._streams.discard(steps)
 
     def stop(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Cancel running calls, run `last`, and end the thread. Further calls do nothing."""
+        """Cancel running calls, await `last()`, and end the thread. To stop it again does nothing."""
         with self._lock:
-            if not self._can_work():
+            if not self._is_running():
                 return
             self._is_stopped = True
             ending = asyncio.run_coroutine_threadsafe(self._end(last), self._loop)

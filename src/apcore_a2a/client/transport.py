@@ -85,7 +85,7 @@ async def read_all(response: HttpStream, limit: int) -> bytes:
 
 
 def check_headers(headers: Mapping[str, str], limit: int) -> None:
-    """Reject a response early that declares itself too large, or compressed although the request forbade it."""
+    """Reject a response whose headers announce a body above the limit, or one that is compressed without request."""
     # A few compressed kilobytes can expand to gigabytes, so that no limit on received bytes would be effective.
     encoding = headers.get("content-encoding", "identity")
     if encoding.lower() not in ("identity", ""):

@@ -157,7 +157,7 @@ def test_a_timeout_exits_with_5_and_the_task_keeps_running(terminal: Terminal, u
 
     assert ran.code == 5
     assert ran.json["error"]["code"] == "A2ACLI_ERR_TIMEOUT"
-    assert "goes on: apcore-a2a task get" in ran.err
+    assert "keeps running: apcore-a2a task get" in ran.err
     assert terminal("tasks", url, "--state", "working", "--json").json["totalSize"] == 1
 
 
@@ -170,7 +170,7 @@ def test_ctrl_c_stops_waiting_and_prints_how_to_find_the_task(url: str) -> None:
         _, err = process.communicate(timeout=5)
 
     assert process.returncode == 130
-    assert f"goes on: apcore-a2a task get {url}" in err
+    assert f"keeps running: apcore-a2a task get {url}" in err
     assert "Traceback" not in err
 
 
@@ -291,7 +291,7 @@ def test_the_task_is_named_when_its_agent_fails_while_it_runs(
         ran = terminal(command, server.url, "hi", "--json")
 
     assert (ran.code, ran.lines[-1]["error"]["code"]) == (4, "A2ACLI_ERR_CREDENTIALS_MISSING")
-    assert f"Task t-1 may go on: apcore-a2a task get {server.url} t-1 --wait" in ran.err
+    assert f"Task t-1 may keep running: apcore-a2a task get {server.url} t-1 --wait" in ran.err
 
 
 def test_artifacts_that_cannot_be_saved_leave_one_document_on_standard_output(
@@ -307,5 +307,5 @@ def test_artifacts_that_cannot_be_saved_leave_one_document_on_standard_output(
 def test_at_a_terminal_the_task_is_named_on_a_line_of_its_own(url: str) -> None:
     with at_terminal("send", url, "hang", TERM="xterm") as person:
         person.sees("working")
-        person.interrupts(r"\x1b\[2KTask \S+ goes on: apcore-a2a task get")
+        person.interrupts(r"\x1b\[2KTask \S+ keeps running: apcore-a2a task get")
         assert person.ends() == 130

@@ -1,4 +1,4 @@
-"""`card` and `skills`: an agent's description of itself."""
+"""The commands `card` and `skills`, which show an agent's card."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`chat`: a conversation in the terminal: its input, its output, and the session."""
+"""The command `chat`: the input, the output and the session of a conversation in the terminal."""
 
 import asyncio
 import atexit
@@ -162,39 +162,39 @@ class TurnPrinter:
     def print(self, event: Event) -> None:
         match event:
             case Task():
-                self._take_task(event)
+                self._print_task(event)
             case StatusUpdate():
-                self._take_id(event.task_id, event.context_id)
-                self._take_status(event)
+                self._record_ids(event.task_id, event.context_id)
+                self._print_status(event)
             case ArtifactUpdate():
-                self._take_artifact(event)
+                self._print_artifact(event)
             case Message():
-                self._take_id("", event.context_id)
+                self._record_ids("", event.context_id)
                 self._print_parts(list(event.parts))
 
     def end(self) -> None:
-        """Print what was held back, and end the line."""
+        """Print the parts that were held back until now, and end the line."""
         for artifact in self._unprinted.values():
             self._print_parts(artifact.parts)
         self._unprinted.clear()
         self._end_line()
 
-    def _take_id(self, task_id: str, context_id: str) -> None:
+    def _record_ids(self, task_id: str, context_id: str) -> None:
         self.task_id = task_id or self.task_id
         self.context_id = context_id or self.context_id
 
-    def _take_task(self, task: Task) -> None:
-        self._take_id(task.id, task.context_id)
+    def _print_task(self, task: Task) -> None:
+        self._record_ids(task.id, task.context_id)
         self.state = task.status.state
         for artifact in task.artifacts:
-            self._take_artifact(ArtifactUpdate(artifact=artifact))
-        self._tell_state(task.status.state, task.status.message)
+            self._print_artifact(ArtifactUpdate(artifact=artifact))
+        self._print_state(task.status.state, task.status.message)
 
-    def _take_status(self, event: StatusUpdate) -> None:
+    def _print_status(self, event: StatusUpdate) -> None:
         self.state = event.status.state
-        self._tell_state(event.status.state, event.status.message)
+        self._print_state(event.status.state, event.status.message)
 
-    def _tell_state(self, state: TaskState, message: Message | None) -> None:
+    def _print_state(self, state: TaskState, message: Message | None) -> None:
         if state in AT_REST:
             self.end()
             self.asked = message
@@ -214,15 +214,15 @@ class TurnPrinter:
 
     # ---- parts ------------------------------------------------------------------------------------------------------
 
-    def _take_artifact(self, update: ArtifactUpdate) -> None:
+    def _print_artifact(self, update: ArtifactUpdate) -> None:
         artifact = update.artifact
         text = output.only_text(artifact.parts)
         append = update.append
         if text is None:
             text = _text_of_object(artifact.parts)
-            append = False  # the first piece of data of the artifact
+            append = False  # each object has a whole text, not a chunk of one
         if text is None:
-            # Each piece of data replaces the previous one, because a person needs only the last.
+            # An update without `append` replaces the earlier data, because a person needs only the last state.
             if not update.append or artifact.artifact_id not in self._unprinted:
                 self._unprinted[artifact.artifact_id] = artifact
             else:
@@ -307,11 +307,11 @@ def shorten(parts: list[Part]) -> str:
 # `chat`: a conversation with an agent.
 #
 # Each line is one turn. The event loop runs only during a turn. Between turns, Python's own `input` reads the line,
-# with the terminal's line editing, and Ctrl-C has one meaning at a time.
+# with the terminal's line editing. So Ctrl-C cancels a task during a turn, and exits between turns.
 
 PROMPT: Final = "> "
 CANCEL_TIME: Final = 10.0  # seconds for an agent to confirm a cancellation
-MAX_TOLD: Final = 5  # maximum number of tasks listed by /tasks and when a conversation is resumed
+MAX_LISTED: Final = 5  # maximum number of tasks listed by /tasks and when a conversation is resumed
 COMMANDS: Final = {
     "help": "this list",
     "skills": "list the agent's skills",
@@ -392,13 +392,13 @@ class ChatSession:
         remember_skills(self._common.agent, card)
         click.echo(f"{clean_line(card.name)}: {clean_line(card.description)} (/help, Ctrl-D to exit)", err=True)
         if self._context_id:
-            await self._recall()
+            await self._show_earlier()
 
     def _take_turns(self) -> None:
         """Read lines and send them to the agent, until the input ends."""
         while True:
             try:
-                meant = self._read()
+                entered = self._read()
             except EOFError:
                 return
             except KeyboardInterrupt:
@@ -411,12 +411,12 @@ class ChatSession:
                 click.echo(f"Error: {error.format_message()}", err=True)
                 continue
             self._was_interrupted = False
-            if isinstance(meant, ChatCommand):
-                if meant.name in ("exit", "quit"):
+            if isinstance(entered, ChatCommand):
+                if entered.name in ("exit", "quit"):
                     return
-                self._runner.run(self._guarded(self._obey(meant)))
-            elif meant:
-                self._runner.run(self._guarded(self._say(meant)))
+                self._runner.run(self._report_errors(self._run_command(entered)))
+            elif entered:
+                self._runner.run(self._report_errors(self._send(entered)))
 
     def _read(self) -> ChatCommand | list[Part]:
         """Return the user's next input, or the user's answer to a question of the agent."""
@@ -432,7 +432,7 @@ class ChatSession:
             return [Part(text="approve")]
         return [Part(text="reject")]
 
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _report_errors(self, work: Coroutine[Any, Any, None]) -> None:
         """Run the coroutine. Errors of the agent are reported, and the conversation continues."""
         try:
             await work
@@ -448,12 +448,12 @@ class ChatSession:
 
     # ---- a turn -----------------------------------------------------------------------------------------------------
 
-    async def _say(self, parts: list[Part]) -> None:
+    async def _send(self, parts: list[Part]) -> None:
         """Send a message and print the answer. Ctrl-C cancels the task."""
         printer = TurnPrinter()
         try:
             try:
-                await self._follow(parts, printer)
+                await self._send_and_print(parts, printer)
             finally:
                 printer.end()
         except asyncio.CancelledError:
@@ -469,7 +469,7 @@ class ChatSession:
             for line in save_artifacts(task.artifacts, self._save_to):
                 click.echo(line, err=True)
 
-    async def _follow(self, parts: list[Part], printer: TurnPrinter) -> None:
+    async def _send_and_print(self, parts: list[Part], printer: TurnPrinter) -> None:
         sending: SendOptions = {
             "skill": self._skill,
             "context_id": self._context_id,
@@ -514,8 +514,8 @@ class ChatSession:
 
     # ---- commands ---------------------------------------------------------------------------------------------------
 
-    async def _obey(self, meant: ChatCommand) -> None:
-        match meant.name:
+    async def _run_command(self, entered: ChatCommand) -> None:
+        match entered.name:
             case "help":
                 for name, text in COMMANDS.items():
                     click.echo(f"/{name:8}{text}")
@@ -523,7 +523,7 @@ class ChatSession:
                 for skill in (await self._client.agent_card).skills:
                     click.echo(f"{clean_line(skill.id)}: {clean_line(skill.description)}")
             case "skill":
-                self._skill = meant.rest or None
+                self._skill = entered.rest or None
                 click.echo(f"Skill: {self._skill or 'chosen by the agent'}", err=True)
             case "tasks":
                 await self._list_tasks()
@@ -537,33 +537,33 @@ class ChatSession:
                 self._approval = None
                 click.echo("New conversation", err=True)
             case _:
-                click.echo(f"No such command: /{clean_line(meant.name)}. See /help", err=True)
+                click.echo(f"No such command: /{clean_line(entered.name)}. See /help", err=True)
 
     async def _list_tasks(self) -> None:
         if not self._context_id:
             click.echo("No tasks yet", err=True)
             return
-        page = await self._client.list_tasks(self._context_id, page_size=MAX_TOLD)
+        page = await self._client.list_tasks(self._context_id, page_size=MAX_LISTED)
         for task in page.tasks:
             click.echo(f"{clean_line(task.id)} {output.state_name(task.status.state)} {task.status.timestamp}")
 
-    async def _recall(self) -> None:
+    async def _show_earlier(self) -> None:
         """Show the latest messages of a resumed conversation, and select the task that waits for an answer."""
         try:
-            page = await self._client.list_tasks(self._context_id, page_size=MAX_TOLD)
+            page = await self._client.list_tasks(self._context_id, page_size=MAX_LISTED)
         except (MethodNotFoundError, UnsupportedOperationError):  # 0.3 agents need not support ListTasks
             click.echo("The agent cannot list earlier messages. The conversation continues", err=True)
             return
         for listed in reversed(page.tasks):
             task = await self._client.get_task(listed.id)
-            for said in task.history:
-                if said.role is Role.USER:
-                    click.echo(f"{PROMPT}{shorten(list(said.parts))}")
+            for message in task.history:
+                if message.role is Role.USER:
+                    click.echo(f"{PROMPT}{shorten(list(message.parts))}")
             printer = TurnPrinter()
             printer.print(task)
             printer.end()
             if task.status.state not in TERMINAL:
-                self._note_rest(printer, _first_said(task))
+                self._note_rest(printer, _first_message(task))
         if not page.tasks:
             click.echo("The agent has no tasks of this conversation. It starts here", err=True)
 
@@ -572,9 +572,9 @@ def _asks_approval(message: Message | None) -> bool:
     return message is not None and bool((message.metadata or {}).get("approvalId"))
 
 
-def _first_said(task: Task) -> list[Part]:
+def _first_message(task: Task) -> list[Part]:
     """Return the parts of the first message of a task."""
-    for said in task.history:
-        if said.role is Role.USER:
-            return list(said.parts)
+    for message in task.history:
+        if message.role is Role.USER:
+            return list(message.parts)
     return []

@@ -47,9 +47,10 @@ _ANY: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(Any)
 
 
 class LocalCard(Struct, frozen=True):
-    """A card from a file, and the address that it is served at."""
+    """A card from a file, and the origins of its interfaces."""
 
     url: str
+    """The address for which `FileCardTransport` returns the card."""
     body: bytes
     origins: tuple[str, ...]
 
@@ -76,7 +77,7 @@ class FileCardTransport:
 class HeaderTransport:
     """Adds the caller's service parameters (A2A 1.0 §3.2.6: HTTP headers) to each request.
 
-    They override other headers: an explicit A2A-Version is intended.
+    They override the headers of the client, even A2A-Version, because the caller has set them explicitly.
     """
 
     def __init__(self, inner: Transport, headers: Mapping[str, str]) -> None:
@@ -117,7 +118,7 @@ class RecordingTransport:
         await self._inner.close()
 
     def last_json(self) -> Any:  # Any: whatever the agent sent
-        """The last response, decoded. None if it is not valid JSON, which every rule rejects as well."""
+        """The last response, decoded, or None if it is not valid JSON. Every rule of `validate` rejects None."""
         try:
             return decode(self.last_response.body, _ANY)
         except (ParseError, InvalidParamsError):
@@ -282,7 +283,7 @@ async def open_preferred_client(common: CommonOptions) -> AsyncIterator[A2AClien
         if binding is None:
             yield client
             return
-    # A client uses one binding, and only the card shows which one is preferred. Hence a second client.
+    # A client uses one binding, and only the card shows which preferred ones the agent offers. Hence a second client.
     async with open_client(common, binding) as client:
         yield client
 
@@ -302,7 +303,7 @@ async def _preferred_binding(common: CommonOptions, client: A2AClient) -> Bindin
 @asynccontextmanager
 async def open_client(common: CommonOptions, binding: BindingName | None = None) -> AsyncIterator[A2AClient]:
     """Open a client and fetch the card. It uses the given binding, or the first of the card."""
-    async with _open_route(common) as route, _make_client(common, route, binding) as client:
+    async with _open_destination(common) as destination, _make_client(common, destination, binding) as client:
         # Commands that wait for a task have no time limit. The card needs no work, so its fetch has one.
         async with call_deadline(common.timeout or DEFAULT_TIME_LIMIT):
             await client.agent_card
@@ -314,10 +315,10 @@ async def open_recorded_client(
     common: CommonOptions, binding: BindingName | None = None, *, timeout: float | None = None
 ) -> AsyncIterator[tuple[A2AClient, RecordingTransport]]:
     """Open a client with a time limit for each call, and a recorder of its last exchange."""
-    async with _open_route(common) as route:
+    async with _open_destination(common) as destination:
         # Outermost, so that a card from a file is recorded too and can be validated.
-        recorder = RecordingTransport(route.transport)
-        async with _make_client(common, route._replace(transport=recorder), binding, timeout) as client:
+        recorder = RecordingTransport(destination.transport)
+        async with _make_client(common, destination._replace(transport=recorder), binding, timeout) as client:
             yield client, recorder
 
 
@@ -330,7 +331,7 @@ class Destination(NamedTuple):
 
 
 @asynccontextmanager
-async def _open_route(common: CommonOptions) -> AsyncIterator[Destination]:
+async def _open_destination(common: CommonOptions) -> AsyncIterator[Destination]:
     async with open_network(common) as transport:
         address = agent_address(common.agent)
         if "://" in address:
@@ -366,16 +367,16 @@ def _with_options(common: CommonOptions, transport: Transport) -> Transport:
 
 
 def _make_client(
-    common: CommonOptions, route: Destination, binding: BindingName | None, timeout: float | None = None
+    common: CommonOptions, destination: Destination, binding: BindingName | None, timeout: float | None = None
 ) -> A2AClient:
     return A2AClient(
-        route.url,
+        destination.url,
         auth=choose_auth(common),
         timeout=timeout,  # usually None: the command as a whole has a time limit, see run_to_exit_code
-        http=route.transport,
+        http=destination.transport,
         binding=binding,
         version=common.version,
-        allow_origins=route.allowed_origins,
+        allow_origins=destination.allowed_origins,
         extensions=common.extensions,
         poll_interval=common.poll_interval,
         **_signature_options(common),
@@ -400,7 +401,7 @@ def _signature_options(common: CommonOptions) -> dict[str, Any]:  # Any: two key
     return {"keys": keys, "signatures": "if-present"}
 
 
-# ---- which agent ----------------------------------------------------------------------------------------------------
+# ---- address of the agent -------------------------------------------------------------------------------------------
 
 
 def agent_address(reference: str) -> str:
@@ -425,7 +426,7 @@ def _read_card(path: str) -> LocalCard:
         card = v03.decode_card(body)
     except (OSError, RuntimeError) as error:  # RuntimeError: `~user` with an unknown user
         reason = getattr(error, "strerror", None) or type(error).__name__
-        # A status without a response: without a status, the error would mean that the card is invalid.
+        # status=0: no response. Without a status, the error would mean that there is a card, but an invalid one.
         raise A2ADiscoveryError(f"The agent card {path} cannot be read: {reason}", status=0) from error
     except A2AError as error:
         raise A2ADiscoveryError(f"The agent card {path} is not an agent card: {error}") from error
@@ -458,7 +459,7 @@ class CardApiKey:
 
     async def headers(self, context: AuthContext) -> Mapping[str, str]:
         if context.card is None:
-            return {}  # no card has specified it yet
+            return {}  # the card, which names the header, is still to be fetched
         for scheme in (context.card.security_schemes or {}).values():
             asked = scheme.get("apiKeySecurityScheme")
             if asked:

@@ -1,6 +1,7 @@
 """The error message and the exit code of a command: one table, as in the a2a-cli specification (§11.4, §11.6).
 
-Invariant: an error that the protocol names keeps its name. Only errors outside of a request have codes of this project.
+Invariant: an error of the A2A protocol is reported by its name there. Other errors have the codes of the a2a-cli
+specification, except for `OVERLOADED`, which is of this project.
 """
 
 import os
@@ -95,7 +96,7 @@ def explain(error: BaseException, *, with_credentials: bool = False) -> Failure:
 
     Args:
         error: What a command raised.
-        with_credentials: Whether the caller gave any: decides between missing and wrong credentials.
+        with_credentials: Whether the caller passed credentials. A 401 then means wrong ones instead of missing ones.
     """
     match error:
         case TimeoutError():
@@ -124,7 +125,7 @@ def _explain_a2a(error: A2AError, with_credentials: bool) -> Failure:
         case OverloadedError():
             return Failure(OVERLOADED, text, hint=f"Try again in {error.retry_after} s")
         case A2AServerError():
-            # A code outside the protocol's table: the agent's own, which is passed on.
+            # The code is not in the protocol's table. It is the agent's own, and is passed on.
             return Failure(_A2A_NAMES[A2AError], text, a2a_code=error.code)
     kind = _class_in_protocol(error)
     name = _A2A_NAMES.get(kind, kind.__name__)

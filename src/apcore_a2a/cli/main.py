@@ -1,4 +1,4 @@
-"""The table of commands, how a word becomes a command, and the exit codes of the program.
+"""The table of commands, how their names are resolved, and the exit codes of the program.
 
 `serve`, `dev` and `migrate` exit with 0 for success, 1 for wrong arguments, files or settings, and 2 for a failure
 while running. The commands that call agents exit as the a2a-cli specification says (§11.6): 2 for wrong arguments, 1
@@ -18,7 +18,7 @@ from apcore_a2a import __version__
 # listing the commands imports none of them. `serve` alone loads half a second of server code.
 COMMANDS: Final = {
     "serve": ("serve.command:command", "Serve modules, a function or an executor as an A2A agent."),
-    "dev": ("serve.command:development_command", "Serve it while you write it: reload, Explorer, verbose log."),
+    "dev": ("serve.command:development_command", "Serve during development: reload, Explorer, verbose log."),
     "migrate": ("migrate:command", "Create or upgrade the tables of a task store."),
     "keys": ("keys:group", "Create API keys for the callers of your agent (keys new)."),
     "card": ("card:group", "Show an agent's card (card get)."),
@@ -37,7 +37,7 @@ COMMANDS: Final = {
     "completion": ("completion:command", "Print a completion script for bash, zsh or fish."),
     "help": ("completion:help_command", "Show the help of a command."),
 }
-SERVING: Final = ("serve", "dev", "migrate")  # these have their own exit codes, which process managers know
+SERVING: Final = ("serve", "dev", "migrate")  # commands with their own exit codes, which process managers know
 
 
 class LazyGroup(click.Group):

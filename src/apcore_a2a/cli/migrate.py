@@ -22,8 +22,8 @@ from apcore_a2a.storage.contract import Store
 def command(store: str) -> int:
     """Create or upgrade the tables of a task store.
 
-    An agent does this itself when it starts, if its database user may. Otherwise the owner of the tables runs this
-    first.
+    An agent does this itself when it starts, if its database user has the rights. Otherwise the owner of the tables
+    runs this command first.
     """
     try:
         chosen = choose_store(store, None, Retention(None, None))

@@ -1,6 +1,6 @@
-"""The options that the commands share. Invariant: each flag is read here, once, into a typed value.
+"""The options that the commands share. Invariant: only this module reads them, into typed values.
 
-The names are those of the a2a-cli specification (§7.2) first. Every value can also come from `A2ACLI_<FLAG>`.
+The first name of an option is that of the a2a-cli specification (§7.2). Every value can also come from `A2ACLI_<FLAG>`.
 """
 
 import re
@@ -96,7 +96,11 @@ save_option: Final = click.option(
     "--save", metavar="DIR", type=click.Path(file_okay=False), help="Save artifacts to this directory."
 )
 poll_interval_option: Final = env_option(
-    "--poll-interval", type=duration, default=POLL_INTERVAL, show_default=True, help="Polling interval."
+    "--poll-interval",
+    type=duration,
+    default=POLL_INTERVAL,
+    show_default=True,
+    help="Interval for polling a task, in seconds or with a unit.",
 )
 printing_options: Final = combine(
     env_option(
@@ -177,7 +181,7 @@ class CommonOptions(Struct, frozen=True, kw_only=True):
     """The common options: the agent to call, the credentials, the connection, and the output format."""
 
     agent: str
-    """As the caller wrote it: a host, an address, or the path of a card. Printed commands repeat it in this form."""
+    """As the user wrote it: a host, an address, or the path of a card. Printed commands repeat it in this form."""
     bearer: str | None = None
     api_key: str | None = None
     headers: dict[str, str] = {}

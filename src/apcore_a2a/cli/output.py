@@ -52,8 +52,8 @@ WARNINGS: Final = {
     TaskState.INPUT_REQUIRED: "the agent waits for your reply",
     TaskState.AUTH_REQUIRED: "the agent waits for authorization. Grant it as its message says, then wait again",
 }
-# Reasons to stop waiting for a task: Ctrl-C, the time limit, or an agent that is gone or answers with an error.
-LEAVING: Final = (asyncio.CancelledError, A2AError)
+# Reasons to stop waiting for a task: Ctrl-C, the time limit, a lost connection, or an error of the agent.
+WAIT_ENDS: Final = (asyncio.CancelledError, A2AError)
 
 
 # ---- results --------------------------------------------------------------------------------------------------------
@@ -125,15 +125,15 @@ def _next_command(common: CommonOptions, task: Task) -> str:
     return ""
 
 
-def print_task_goes_on(common: CommonOptions, task_id: str, reason: BaseException) -> None:
+def print_command_to_wait(common: CommonOptions, task_id: str, reason: BaseException) -> None:
     """Print how to find a task that this command stops waiting for, and that may keep running."""
     if not task_id:
         return
     agent = shlex.quote(common.agent)
     task = shlex.quote(clean_line(task_id))
-    verb = "may go on"  # an agent that is gone may have lost the task
+    verb = "may keep running"  # an agent that is gone may have lost the task
     if isinstance(reason, asyncio.CancelledError):
-        verb = "goes on"
+        verb = "keeps running"
     click.echo(f"Task {task} {verb}: apcore-a2a task get {agent} {task} --wait (or: task cancel)", err=True)
 
 
@@ -179,9 +179,9 @@ async def print_events(common: CommonOptions, events: AsyncGenerator[Event], sav
         async with aclosing(events):
             async for event in events:
                 printer.print(event)
-    except LEAVING as reason:
+    except WAIT_ENDS as reason:
         printer.end_text()
-        print_task_goes_on(common, printer.task.id, reason)
+        print_command_to_wait(common, printer.task.id, reason)
         raise
     printer.end_text()
     if printer.task.id:  # otherwise the answer was a message
@@ -199,7 +199,7 @@ class EventPrinter:
 
     def print(self, event: Event) -> None:
         """Print one event, and apply it to the task."""
-        self._keep(event)
+        self._apply(event)
         if self._common.json:
             click.echo(escape_json(v1.encode_event(event)))  # on one line: this is JSON Lines
             return
@@ -225,7 +225,7 @@ class EventPrinter:
 
     def _status_lines(self, event: StatusUpdate) -> Iterator[str]:
         if event.status.state in AT_REST:
-            # The end of the output alone contains what the next command needs (a2a-cli §11.2).
+            # The last lines of the output must contain all that the next command needs (a2a-cli §11.2).
             yield from task_fields(self.task.id, self.task.context_id, event.status.state)
         else:
             yield field("State", state_name(event.status.state))
@@ -245,25 +245,25 @@ class EventPrinter:
             click.echo(field("Artifact", artifact.name or artifact.artifact_id))
             click.echo(f"Text:\n{INDENT}", nl=False)
             self._growing_artifact = artifact.artifact_id
-        # Not rendering.indent: the chunk may begin in the middle of a line, and its last line end matters.
+        # Not `indent`: the chunk may begin in the middle of a line, and its last line end must stay.
         click.echo(clean_text(text).replace("\n", f"\n{INDENT}"), nl=False)
 
-    def _keep(self, event: Event) -> None:
+    def _apply(self, event: Event) -> None:
         match event:
             case Task():
                 self.task = copy(event)
             case StatusUpdate():
-                self._keep_status(event)
+                self._apply_status(event)
             case ArtifactUpdate():
-                self._keep_artifact(event)
+                self._apply_artifact(event)
 
-    def _keep_status(self, event: StatusUpdate) -> None:
+    def _apply_status(self, event: StatusUpdate) -> None:
         # A resumed stream may begin with one of these, which then identifies the task.
         task_id = event.task_id or self.task.id
         context_id = event.context_id or self.task.context_id
         self.task = replace(self.task, id=task_id, context_id=context_id, status=event.status)
 
-    def _keep_artifact(self, event: ArtifactUpdate) -> None:
+    def _apply_artifact(self, event: ArtifactUpdate) -> None:
         # A task that has ended accepts no further artifacts. An artifact that the agent sends nevertheless must be
         # saved too, so it is added to a working task.
         status = self.task.status

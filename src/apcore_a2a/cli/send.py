@@ -199,7 +199,7 @@ def send(later: bool, wait: bool, streams: bool, **given: Any) -> int:
         return _send_and_follow(_read_request(given))
     # A2ACLI_ASYNC may set --async for every call. --wait overrides it for this one (a2a-cli §7.2).
     if later and not wait:
-        return _send_and_leave(_read_request(given, return_immediately=True))
+        return _send_without_waiting(_read_request(given, return_immediately=True))
     return _send_and_wait(_read_request(given))
 
 
@@ -214,7 +214,7 @@ def stream(**given: Any) -> int:
     return _send_and_follow(_read_request(given))
 
 
-def _send_and_leave(request: SendRequest) -> int:
+def _send_without_waiting(request: SendRequest) -> int:
     """Send the message, and print the task as soon as it exists."""
 
     async def work(client: A2AClient) -> None:
@@ -237,7 +237,7 @@ def _send_and_wait(request: SendRequest) -> int:
 
 
 async def _send_until_rest(client: A2AClient, request: SendRequest, progress: output.Spinner) -> Task | Message:
-    # Over a stream if the agent supports it, because a stream shows progress.
+    # Use a stream if the agent supports it, because a stream shows progress.
     if (await client.agent_card).capabilities.streaming:
         answer = await _send_over_stream(client, request, progress)
     else:
@@ -267,10 +267,10 @@ async def _send_over_stream(client: A2AClient, request: SendRequest, progress: o
                 if event.status.state is TaskState.AUTH_REQUIRED:
                     break  # the stream continues, but the caller has to act (a2a-cli §9.1)
         return await client.get_task(task_id, history_length=request.options["configuration"].history_length)
-    except output.LEAVING as reason:
+    except output.WAIT_ENDS as reason:
         if task_id or not isinstance(reason, UnsupportedOperationError | MethodNotFoundError):
             progress.end()
-            output.print_task_goes_on(request.common, task_id, reason)
+            output.print_command_to_wait(request.common, task_id, reason)
             raise
     # The agent does not stream, whatever its card says, and it has not accepted the message.
     return await client.send_message(request.parts, wait=False, **request.options)
@@ -279,9 +279,9 @@ async def _send_over_stream(client: A2AClient, request: SendRequest, progress: o
 async def _wait_for_rest(client: A2AClient, common: CommonOptions, task: Task, progress: output.Spinner) -> Task:
     try:
         return await client.wait(task)
-    except output.LEAVING as reason:
+    except output.WAIT_ENDS as reason:
         progress.end()
-        output.print_task_goes_on(common, task.id, reason)
+        output.print_command_to_wait(common, task.id, reason)
         raise
 
 

@@ -61,9 +61,16 @@ async def _wait_for_rest(client: A2AClient, task_id: str) -> None:
 @click.option(
     "--after", metavar="TIME", default="", help="List only tasks whose state changed after this time (ISO 8601)."
 )
-@click.option("--limit", "--page-size", type=click.IntRange(1, 100), default=50, show_default=True)
-@click.option("--page-token", default="", help="Token of the page, from the previous page.")
-@click.option("--all", "everything", is_flag=True, help="All pages.")
+@click.option(
+    "--limit",
+    "--page-size",
+    type=click.IntRange(1, 100),
+    default=50,
+    show_default=True,
+    help="Maximum number of tasks on a page.",
+)
+@click.option("--page-token", default="", help="Token of the page to list, which the previous page shows.")
+@click.option("--all", "everything", is_flag=True, help="List all pages.")
 @options.common_options
 @click.argument("words", nargs=-1, metavar="AGENT")
 def list_tasks(**given: Any) -> int:
@@ -138,7 +145,14 @@ def subscribe(streams: bool, save: str | None, **given: Any) -> int:
 
 
 @group.command("download", epilog=options.example("apcore-a2a task download http://localhost:8000 TASK --save ./out"))
-@click.option("--save", metavar="DIR", type=click.Path(file_okay=False), default=".", show_default=True)
+@click.option(
+    "--save",
+    metavar="DIR",
+    type=click.Path(file_okay=False),
+    default=".",
+    show_default=True,
+    help="Directory for the files.",
+)
 @options.common_options
 @task_argument
 def download(save: str, **given: Any) -> int:

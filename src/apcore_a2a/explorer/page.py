@@ -61,7 +61,7 @@ def _hash_of(source: str, tag: str) -> str:
 
 def _set_meta(source: str, name: str, content: str) -> str:
     escaped = html.escape(content)
-    # A function, not a replacement string: there a backslash in an address would have a meaning.
+    # A function, because a replacement string would interpret a backslash in an address.
     return re.sub(rf'(<meta name="{name}" content=")[^"]*', lambda found: found[1] + escaped, source, count=1)
 
 
@@ -72,7 +72,7 @@ class ExplorerPage:
     """
 
     def __init__(self, prefix: str, *, options: tuple[str, ...] = ()) -> None:
-        # Up as many levels as the prefix has: /tools/explorer/ is two levels below the agent.
+        # One "../" for each level of the prefix: /tools/explorer/ is two levels below the agent.
         self._page = BuiltPage(root="../" * prefix.count("/"), options=options)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -103,7 +103,8 @@ async def answer(send: Send, status: int, body: bytes, headers: Headers) -> None
 MAX_OWNERS: Final = 100
 MAX_DELIVERIES: Final = 100  # for each owner
 MAX_BODY: Final = 64 * 1024
-# Credentials of a sender are not shown, not even to their owner, because pages end up on screens.
+# The Explorer shows the values of these headers, and only the names of the sender's credentials (`PROOFS`), because
+# other people may see the screen.
 SHOWN_HEADERS: Final = (b"content-type", b"webhook-id", b"webhook-timestamp", b"user-agent")
 PROOFS: Final = (b"authorization", b"x-a2a-notification-token", b"webhook-signature")
 
@@ -119,7 +120,7 @@ class Inbox:
         try:
             match scope["method"]:
                 case "POST":
-                    await self._take(owner, scope, receive)
+                    await self._store(owner, scope, receive)
                 case "DELETE":
                     self._deliveries.pop(owner, None)
         except HTTPError as refused:
@@ -130,7 +131,7 @@ class Inbox:
             shown = list(self._deliveries.get(owner, ()))
             await respond(send, 200, encode({"deliveries": shown}))
 
-    async def _take(self, owner: str, scope: Scope, receive: Receive) -> None:
+    async def _store(self, owner: str, scope: Scope, receive: Receive) -> None:
         request = inbound(scope)
         body = await read_body(request, receive, limit=MAX_BODY)
         headers = {name.decode(): request.text(name) for name in SHOWN_HEADERS if name in request.headers}

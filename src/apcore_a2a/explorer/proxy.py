@@ -32,10 +32,10 @@ from apcore_a2a.web import is_loopback
 CARD: Final = ".well-known/agent-card.json"
 MAX_BODY: Final = 64 * 1024 * 1024
 ANSWER_TIME: Final = 30.0  # seconds for a card or a token
-IDLE: Final = 120.0  # seconds of silence after which a stream is broken; agents send keep-alives more often
+IDLE: Final = 120.0  # seconds of silence after which a stream counts as broken; keep-alives are more frequent
 _JSON: Final = [(b"content-type", b"application/json")]
 # The headers that are forwarded in each direction: none about this connection, and no cookies.
-_ASKED: Final = frozenset(
+_REQUEST_HEADERS: Final = frozenset(
     {
         "accept",
         "content-type",
@@ -48,7 +48,7 @@ _ASKED: Final = frozenset(
         "idempotency-key",
     }
 )
-_ANSWERED: Final = frozenset({"content-type", "etag", "retry-after", "www-authenticate", "a2a-version"})
+_RESPONSE_HEADERS: Final = frozenset({"content-type", "etag", "retry-after", "www-authenticate", "a2a-version"})
 
 
 class ExplorerProxy:
@@ -58,7 +58,7 @@ class ExplorerProxy:
         url: The address of the agent or of its card.
         network: The transport to the agent, opened and closed with the server.
         allowed: Further origins that its card may point to.
-        auth: The credentials for requests of the page without any.
+        auth: Credentials that are added to requests of the page that have none.
     """
 
     def __init__(
@@ -87,11 +87,11 @@ class ExplorerProxy:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._run_lifespan(receive, send)
         elif scope["type"] == "http":
             await self._serve(scope, receive, send)
 
-    async def _live(self, receive: Receive, send: Send) -> None:
+    async def _run_lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
         async with self._network as transport:
             self._opened = transport
@@ -120,27 +120,27 @@ class ExplorerProxy:
             if path == CARD:
                 await self._answer_card(headers, send)
             else:
-                await self._pass_on(scope, path, headers, receive, send)
+                await self._forward(scope, path, headers, receive, send)
         except A2AError as error:
             await _answer_error(send, 502, clean_line(str(error), 500))
 
     async def _answer_card(self, headers: Mapping[str, str], send: Send) -> None:
         response = await self._find_card(headers)
         if response.status == 200:
-            self._learn(response.body)
-        await answer(send, response.status, response.body, _answered(response.headers))
+            self._read_card(response.body)
+        await answer(send, response.status, response.body, _response_headers(response.headers))
 
     async def _find_card(self, headers: Mapping[str, str]) -> HttpResponse:
         response = HttpResponse(404, {})
         for url in card_urls(self._url):
-            request = HttpRequest("GET", url, await self._asked(headers))
+            request = HttpRequest("GET", url, await self._request_headers(headers))
             response = await self._request(request)
             if response.status in (200, 304):
                 break
         return response
 
-    def _learn(self, body: bytes) -> None:
-        """Record the agent's addresses from its card. If the card cannot be read, the page reports it."""
+    def _read_card(self, body: bytes) -> None:
+        """Record the agent's card and the headers of its API keys. If the card is invalid, the page reports it."""
         try:
             self._card = v03.decode_card(body)
         except A2AError:
@@ -152,7 +152,7 @@ class ExplorerProxy:
                 names.add(str(key.get("name", "")).lower())
         self._key_headers = frozenset(names)
 
-    async def _pass_on(self, scope: Scope, path: str, headers: Mapping[str, str], receive: Receive, send: Send) -> None:
+    async def _forward(self, scope: Scope, path: str, headers: Mapping[str, str], receive: Receive, send: Send) -> None:
         url = self._interface(headers.get("a2a-version", ""))
         if path:
             query = scope["query_string"].decode("latin-1")
@@ -166,26 +166,27 @@ class ExplorerProxy:
         if body is None:
             await _answer_error(send, 413, "The request is too large to be forwarded")
             return
-        request = HttpRequest(scope["method"], url, await self._asked(headers), body)
+        request = HttpRequest(scope["method"], url, await self._request_headers(headers), body)
         async with asyncio.TaskGroup() as group:
             relaying = group.create_task(self._relay(request, send))
-            leaving = group.create_task(_wait_until_left(receive))
-            await asyncio.wait({relaying, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            disconnected = group.create_task(_wait_for_disconnect(receive))
+            await asyncio.wait({relaying, disconnected}, return_when=asyncio.FIRST_COMPLETED)
             relaying.cancel()  # the rest of the response has no reader
-            leaving.cancel()
+            disconnected.cancel()
 
     def _interface(self, version: str) -> str:
         """Return the agent's JSON-RPC address for this version, or the user's address if the card has none."""
         if self._card is not None:
             wanted = version.partition(".")[0] or "0"
             for interface in self._card.supported_interfaces:
-                spoken = (interface.protocol_version or "1").partition(".")[0]
-                if interface.protocol_binding == "JSONRPC" and spoken == wanted:
+                major = (interface.protocol_version or "1").partition(".")[0]
+                if interface.protocol_binding == "JSONRPC" and major == wanted:
                     return interface.url
         return f"{self._base}/"
 
-    async def _asked(self, headers: Mapping[str, str]) -> dict[str, str]:
-        known = _ASKED | self._key_headers
+    async def _request_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """Return the headers to forward, with the command's credentials if the page has sent none."""
+        known = _REQUEST_HEADERS | self._key_headers
         passed = {name: value for name, value in headers.items() if name in known}
         has_credentials = "authorization" in passed or any(name in passed for name in self._key_headers)
         if self._auth is not None and not has_credentials:
@@ -205,7 +206,7 @@ class ExplorerProxy:
         has_begun = False
         try:
             async with self._transport.stream(request, IDLE) as response:
-                headers = _answered(response.headers)
+                headers = _response_headers(response.headers)
                 has_begun = True
                 await send({"type": "http.response.start", "status": response.status, "headers": headers})
                 async for chunk in response.chunks:
@@ -224,7 +225,7 @@ def _names_loopback(host: str) -> bool:
         return False
 
 
-async def _wait_until_left(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -241,10 +242,10 @@ async def _read_body(receive: Receive) -> bytes | None:
             return bytes(body)
 
 
-def _answered(headers: Mapping[str, str]) -> Headers:
+def _response_headers(headers: Mapping[str, str]) -> Headers:
     found: Headers = [(b"cache-control", b"no-store")]
     for name, value in headers.items():
-        if name.lower() in _ANSWERED:
+        if name.lower() in _RESPONSE_HEADERS:
             found.append((name.lower().encode("latin-1"), value.encode("latin-1")))
     return found
 

@@ -22,7 +22,7 @@ BEARER: Final = "bearer"
 API_KEY: Final = "api-key"
 OIDC: Final = "oidc"
 MTLS: Final = "mtls"
-CLAIMS: Final = ClaimMapping()  # unless a flag says otherwise
+CLAIMS: Final = ClaimMapping()  # the defaults of the --auth-…-claim flags
 
 auth_options: Final = combine(
     click.option(
@@ -30,8 +30,8 @@ auth_options: Final = combine(
         envvar="A2A_AUTH_TYPE",
         type=click.Choice([BEARER, API_KEY, OIDC, MTLS]),
         multiple=True,
-        help="Require a JWT (bearer; oidc: of an OpenID Connect issuer), an API key, or a client certificate (mtls). "
-        "May be repeated.",
+        help="Require a JWT (bearer), a JWT of an OpenID Connect issuer (oidc), an API key (api-key), or a client "
+        "certificate (mtls). Repeat it to accept any one of several.",
     ),
     click.option("--auth-key", envvar="JWT_KEY", help="JWT key: a shared secret, or @FILE with a PEM public key."),
     click.option(

@@ -54,8 +54,8 @@ _OF_ANY_APPLICATION: Final = frozenset(
     {"target", "extensions_dir", "factory", "host", "port", "reload", "supervised", "log_level", "log_format"}
     | TLS_SETTINGS
 )
-_TIMES: Final = frozenset({"shutdown_timeout", "drain_delay"})
-# Options whose absence removes a protection: authentication, or the signature of the card or of notifications.
+_TIMEOUTS: Final = frozenset({"shutdown_timeout", "drain_delay"})
+# Options without which authentication, or the signature of the card or of notifications, is off or weaker.
 _PROTECTING: Final = (
     "auth_key",
     "auth_key_file",
@@ -114,8 +114,8 @@ _PROTECTING: Final = (
 def command(**given: Any) -> int:
     """Serve TARGET as an A2A agent.
 
-    TARGET is a directory of apcore modules, or a file whose functions are the skills, or the name of an object:
-    file.py:name or package.module:name. The object can be a function or several, an apcore Registry or Executor, an
+    TARGET is a directory of apcore modules, a file whose functions are the skills, or the name of an object:
+    file.py:name or package.module:name. The object can be one or several functions, an apcore Registry or Executor, an
     AgentExecutor, or an ASGI application. Without a TARGET, the modules of --extensions-dir are served.
 
     Every option can also be set by the environment variable beside it. An option on the command line overrides it.
@@ -153,7 +153,7 @@ def _serve(given: dict[str, Any]) -> int:
     logs.configure(given["log_level"], given["log_format"], color=sys.stderr.isatty())
     if given["workers"] > 1 and given["reload"]:
         raise click.ClickException("Give either --workers or --reload, not both.")
-    _refuse_empty(given)
+    _reject_empty(given)
     target = _choose_target(given)
     auth = choose_authenticators(given)
     if isinstance(target, DirectoryTarget):
@@ -176,8 +176,8 @@ def _serve(given: dict[str, Any]) -> int:
     return _run(app, given, changes, sockets)
 
 
-def _refuse_empty(given: dict[str, Any]) -> None:
-    """Reject empty options that protect: `--auth-key "$KEY"` is empty if KEY is not set."""
+def _reject_empty(given: dict[str, Any]) -> None:
+    """Reject empty security options: `--auth-key "$KEY"` is empty if KEY is not set."""
     for name in _PROTECTING:
         value = given[name]
         if value == "" or (isinstance(value, tuple) and "" in value):
@@ -292,7 +292,7 @@ def _serve_application(
         text = f"--workers is for agents, and {name} is another ASGI application: start its processes one by one"
         raise click.ClickException(text)
     else:
-        possible |= _TIMES
+        possible |= _TIMEOUTS
     for option in click.get_current_context().command.params:
         if option.name not in possible and _is_given(option.name):
             text = f"{option.opts[0]} has no effect: {name} is an ASGI application. Set it where that is created"

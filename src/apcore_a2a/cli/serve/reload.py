@@ -30,7 +30,7 @@ BACKLOG: Final = 128  # connections that wait for the next child
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
-# Exit codes. -1 is SIGHUP, which not all systems have.
+# Exit codes of a child that one of our signals ended. -1 is SIGHUP, which not all systems have.
 _ENDED_BY_SIGNAL: Final = (-signal.SIGINT, -signal.SIGTERM, -1)
 
 
@@ -47,7 +47,7 @@ class Supervisor:
 
     def __init__(self, arguments: Sequence[str], directory: Path, sockets: Sequence[socket.socket]) -> None:
         # Nothing is written to this pipe. The kernel closes it when this process ends, which the child notices.
-        lifeline, self._kept = os.pipe()
+        lifeline, self._own_end = os.pipe()
         self._sockets = sockets
         self._inherited = [lifeline, *(listener.fileno() for listener in sockets)]
         descriptors = ",".join(map(str, self._inherited))

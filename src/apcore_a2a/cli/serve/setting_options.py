@@ -13,7 +13,7 @@ from apcore_a2a.cli.options import Function, combine
 from apcore_a2a.settings import LOG_LEVELS, TABLE, TLS, Limits, Setting
 
 DEFAULT_LOG_LEVEL: Final = "info"  # `serve(...)` does not set a level by default
-# `parameter` names a setting once: `ssl_certfile` is that of TLS.
+# The key is `parameter`, which is unique. That of the TLS setting `certfile` is `ssl_certfile`.
 SETTINGS: Final = {setting.parameter: setting for setting in TABLE if setting.flags}
 TLS_SETTINGS: Final = frozenset(setting.parameter for setting in TABLE if setting.group == "tls")
 AUTH_SETTINGS: Final = ("skill_scopes", "admin_role", "audit_log")  # authentication.py has their flags
@@ -22,14 +22,14 @@ AUTH_SETTINGS: Final = ("skill_scopes", "admin_role", "audit_log")  # authentica
 def setting_option(name: str) -> Callable[[Function], Function]:
     """Return the option of one setting."""
     setting = SETTINGS[name]
-    kind = _plain_kind(setting.kind)
+    kind = _without_none(setting.kind)
     default = setting.default
     if setting.name == "log_level":
         default = DEFAULT_LOG_LEVEL
     is_flag = kind is bool
     is_repeated = get_origin(kind) is dict
     if kind not in (bool, int, float, str) and not setting.choices:
-        default = None  # a list of texts, which the command line has as one text or repeats
+        default = None  # a collection: on the command line it is one text, or the flag is repeated
     show_default: bool | str = default not in (None, "") and not is_flag
     if not show_default and setting.option.unset:
         show_default = setting.option.unset.replace("`", "")
@@ -47,7 +47,7 @@ def setting_option(name: str) -> Callable[[Function], Function]:
     )
 
 
-def _plain_kind(kind: Any) -> Any:  # Any: a type
+def _without_none(kind: Any) -> Any:  # Any: a type
     """Return `int` for `int | None`."""
     if isinstance(kind, UnionType):
         (kind,) = (each for each in get_args(kind) if each is not NoneType)
@@ -60,7 +60,7 @@ def _click_type(setting: Setting, kind: Any) -> Any:  # Any: what click makes a 
     if setting.choices:
         return click.Choice(setting.choices)
     if setting.name == "port":
-        return click.IntRange(0, 65535)  # a refusal that names the flag. Other bounds are checked with the settings
+        return click.IntRange(0, 65535)  # so that the error names the flag. Settings check all other bounds
     return kind if kind in (int, float) else None
 
 

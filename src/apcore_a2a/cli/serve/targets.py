@@ -1,7 +1,7 @@
 """The targets of `serve TARGET`: files, modules, attributes, and directories of apcore modules.
 
 Invariant: an error of the user's code is reported in one line: the cause, the user's own line of code, and what to do.
-It never shows our stack.
+It never contains a traceback of this package.
 """
 
 import asyncio
@@ -131,7 +131,7 @@ def load_target(target: ObjectTarget, *, factory: bool = False) -> object:
             text = f"{target.place} has no {target.name}{near or '.'} {_list_names(module)}"
             raise click.ClickException(text) from error
     if factory:
-        return _make(found, target)
+        return _call_factory(found, target)
     return found
 
 
@@ -167,7 +167,7 @@ def import_file(path: Path) -> ModuleType:
     return module
 
 
-def _make(factory: object, target: ObjectTarget) -> object:
+def _call_factory(factory: object, target: ObjectTarget) -> object:
     if not callable(factory):
         raise click.ClickException(f"{target} is not a function, but a {type(factory).__name__}: omit --factory")
     try:
@@ -290,7 +290,7 @@ class Extensions:
 
     def refresh(self, changed: set[Path]) -> None:
         """Reload the modules whose files changed. Blocks: call it on a worker thread."""
-        # Into a second registry first: a module that cannot be imported is missing there, and stays in this one.
+        # Load a second registry first. A module that cannot be imported is missing in it, and then stays in this one.
         fresh = _discover(self.directory)
         for path in sorted(changed):
             self._refresh_module(_module_id(self.directory, path), path, fresh)
@@ -302,7 +302,7 @@ class Extensions:
             logger.warning("module not reloaded: its file has an error", extra=extra)
             return
         if self.registry.get(module_id) is not None:
-            # register() refuses an id that is taken.
+            # register() rejects an id that is taken.
             self.registry.unregister(module_id)
         if module is None:
             logger.info("module removed", extra={"module_id": module_id})
@@ -388,13 +388,13 @@ def _why_not_imported(path: Path, directory: Path) -> list[str]:
 
 def _discover(directory: Path) -> Any:
     registry = apcore.Registry(extensions_dir=str(directory))
-    its_log = logging.getLogger("apcore.registry")
-    before = its_log.level
-    its_log.setLevel(logging.ERROR)  # import errors are reported here, with their line
+    registry_log = logging.getLogger("apcore.registry")
+    before = registry_log.level
+    registry_log.setLevel(logging.ERROR)  # this module reports import errors itself, with the line of code
     try:
         registry.discover()
     finally:
-        its_log.setLevel(before)
+        registry_log.setLevel(before)
     return registry
 
 

@@ -5,8 +5,8 @@ is started alone: if it ends before it serves, all of them would, and its exit c
 that dies later is replaced, after a backoff. The parent forwards signals to all workers. If the parent is killed, the
 workers notice, and end as well.
 
-Invariant: signal handlers do nothing. Every event is a byte in a pipe, which `run` reads when it is idle, so that no
-worker starts, ends or receives a signal in between.
+Invariant: signal handlers do nothing. Every event is a byte in a pipe, and `run` handles one byte after the other. So
+no event interrupts the start or the end of a worker.
 """
 
 import logging
@@ -30,7 +30,7 @@ STEADY: Final = 60.0  # seconds of life after which the backoff is reset
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 SERVES: Final = b"\0"  # written into the pipe by a worker that serves; a signal is written as its number
 
-# Serves as the worker with that number, calls the function when it does, and returns the exit code.
+# Serves as the worker with that number, calls the function when it accepts requests, and returns the exit code.
 Serve = Callable[[int, Callable[[], None]], int]
 
 
@@ -159,7 +159,7 @@ class Workers:
         if not self._is_stopping:
             self._is_stopping = True
             self._due.clear()
-            for listening in self._sockets:  # otherwise connections wait in it when the workers no longer listen
+            for listening in self._sockets:  # otherwise new connections would wait in its queue without a worker
                 listening.close()
         for pid in self._running:
             os.kill(pid, number)

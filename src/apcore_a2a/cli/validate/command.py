@@ -26,11 +26,12 @@ from apcore_a2a.protocol.card import AgentCard
 
 LABELS: Final[dict[Result, str]] = {"pass": "Pass", "fail": "Fail", "warn": "Warn", "skip": "Skip"}
 TIME_LIMIT: Final = 60.0  # seconds, for about twenty calls over each binding
-# One call that hangs must leave time for the others. The message is processed four times, twice over each binding.
+# A call may take a sixth of the time limit and a message a quarter, so that one that hangs leaves time for the others.
+# The agent processes the message four times: twice over each binding.
 CALLS: Final = 6
 MESSAGES: Final = 4
 HAS_CARD: Final = Rule("card.found", "8.2", "The agent has a card")
-SPEAKS: Final = Rule("card.speaks", "5.2", "The agent can be tested")
+TESTABLE: Final = Rule("card.speaks", "5.2", "The agent can be tested")
 ANSWERS: Final = Rule("agent.answers", "3.1", "The agent answers each call in time")
 
 
@@ -42,7 +43,7 @@ ANSWERS: Final = Rule("agent.answers", "3.1", "The agent answers each call in ti
 def command(message: str | None, skill: str | None, **given: Any) -> int:
     """Check an agent against the A2A specification 1.0. Exits with 1 if it breaks a rule.
 
-    It reads the card, and sends requests to each interface that cost the agent nothing.
+    It reads the card and sends requests to each interface. They give the agent no work, unless --message is used.
     """
     common, _ = options.read_common(given)
     return validate_agent(common, message=message, skill=skill)
@@ -65,7 +66,7 @@ def validate_agent(
         report = ValidationReport()
         try:
             async with asyncio.timeout(limit):
-                await _check(common, Wish(behaviour, message, skill), report, limit)
+                await _check(common, Selection(behaviour, message, skill), report, limit)
         except TimeoutError:
             text = f"the checks did not finish within {limit:g} seconds. Rules that are not listed were not tested"
             report.found += ANSWERS.judge([text])
@@ -76,11 +77,11 @@ def validate_agent(
         _print_report(common, report.found)
         return report.exit_code
 
-    # The report has its own time limit: after it, there is still a report to print.
+    # The time limit is that of the checks above. The report is printed after it, and has none.
     return run_to_exit_code(replace(common, timeout=None), check_and_report, time_limit=None)
 
 
-class Wish(NamedTuple):
+class Selection(NamedTuple):
     """The checks to run besides those of the card."""
 
     behaviour: bool
@@ -113,16 +114,16 @@ class ValidationReport:
         self.found += rule.judge([text])
 
 
-async def _check(common: CommonOptions, wish: Wish, report: ValidationReport, limit: float) -> None:
+async def _check(common: CommonOptions, selection: Selection, report: ValidationReport, limit: float) -> None:
     bindings = await _check_card(common, report, limit / CALLS)
-    if not wish.behaviour:
+    if not selection.behaviour:
         return
     for binding in bindings:
         # The rules are those of 1.0. An agent that also supports 0.3 must not be tested with it, whatever its card
         # prefers.
         of_1_0 = replace(common, version="1.0")
         async with open_recorded_client(of_1_0, binding, timeout=limit / CALLS) as (client, recorder):
-            await _check_behaviour(client, recorder, wish, report, limit / MESSAGES)
+            await _check_behaviour(client, recorder, selection, report, limit / MESSAGES)
 
 
 async def _check_card(common: CommonOptions, report: ValidationReport, timeout: float) -> list[BindingName]:
@@ -144,7 +145,7 @@ async def _check_card(common: CommonOptions, report: ValidationReport, timeout: 
         return []
     bindings = _bindings_to_try(common, card)
     if bindings is None:
-        report.found.append(SPEAKS.skip("the card offers no JSONRPC or HTTP+JSON interface of A2A 1.0"))
+        report.found.append(TESTABLE.skip("the card offers no JSONRPC or HTTP+JSON interface of A2A 1.0"))
         return []
     return bindings
 
@@ -162,14 +163,14 @@ def _bindings_to_try(common: CommonOptions, card: AgentCard) -> list[BindingName
 
 
 async def _check_behaviour(
-    client: A2AClient, recorder: RecordingTransport, wish: Wish, report: ValidationReport, patience: float
+    client: A2AClient, recorder: RecordingTransport, selection: Selection, report: ValidationReport, patience: float
 ) -> None:
     binding = ""
     try:
         binding = (await client.interface).protocol_binding.lower()
         checks = [probe(client, recorder)]
-        if wish.message is not None:
-            checks.append(converse(client, recorder, ProbeMessage(wish.message, wish.skill, patience)))
+        if selection.message is not None:
+            checks.append(converse(client, recorder, ProbeMessage(selection.message, selection.skill, patience)))
         for check in checks:
             async with aclosing(check) as findings:
                 async for finding in findings:

@@ -100,7 +100,7 @@ LIST_FIELDS: Final = {"tasks": list, "nextPageToken": str, "pageSize": int, "tot
 
 
 async def probe(client: A2AClient, recorder: RecordingTransport) -> AsyncGenerator[Finding]:
-    """Run the tests that cost the agent nothing."""
+    """Run the tests that give the agent no work."""
     capabilities = (await client.agent_card).capabilities
     for expected in EXPECTATIONS:
         if expected.is_offered(capabilities):
@@ -186,7 +186,7 @@ BROKEN_REQUESTS: Final = (
 
 
 async def _check_jsonrpc(client: A2AClient, recorder: RecordingTransport) -> list[Finding]:
-    # A valid request goes first: the invalid ones use its address, headers and credentials.
+    # Send a valid request first: the invalid ones reuse its address, headers and credentials.
     await _expect_error(client.get_task(new_id()), TaskNotFoundError)
     proper = recorder.last_request
     problems = []

@@ -15,8 +15,7 @@ from apcore_a2a.engine.engine import Engine
 from apcore_a2a.engine.webhooks.delivery import DeliveryLimits, Posting
 from apcore_a2a.protocol.model import PushConfig, SendConfiguration, Task
 from apcore_a2a.storage.sqlite.store import SQLiteStore
-from apcore_a2a.webhooks.formats import FORMATS
-from apcore_a2a.webhooks.sender import WebhookSender
+from apcore_a2a.webhooks.sender import FORMATS, WebhookSender
 from tests.chaos.worker import Patient
 from tests.engine.driving import User, request
 

@@ -322,8 +322,8 @@ async def _call(hook: Hook) -> None:
 def _webhook_posting(settings: Settings) -> Posting | None:
     if not settings.push_notifications:
         return None
-    from apcore_a2a.webhooks.formats import FORMATS
-    from apcore_a2a.webhooks.sender import WebhookSender  # loads aiohttp, which a server without webhooks does not need
+    # This import loads aiohttp, which a server without webhooks does not need.
+    from apcore_a2a.webhooks.sender import FORMATS, WebhookSender
 
     if settings.allow_insecure_webhooks:
         logger.warning("webhooks may use plain HTTP and private addresses; for development only")

@@ -1,4 +1,4 @@
-"""Posting of notifications with aiohttp, and the checks against server-side request forgery (SSRF).
+"""Posting of notifications with aiohttp, their bodies, and the checks against server-side request forgery (SSRF).
 
 Invariant: no redirect is followed, no proxy used, no cookie stored, no password file read. The address that is dialed
 is the one that was checked. The host name remains in `Host` and in the verification of the certificate.
@@ -8,7 +8,7 @@ import asyncio
 import socket
 import ssl
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
@@ -20,9 +20,11 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from msgspec import Struct
 
 from apcore_a2a import __version__
-from apcore_a2a.engine.webhooks.delivery import DEFAULT_LIMITS, Notification
+from apcore_a2a.engine.webhooks.delivery import DEFAULT_LIMITS, Notification, NotificationFormat
 from apcore_a2a.errors import A2AError, InvalidParamsError, Violation
-from apcore_a2a.protocol.model import PushConfig
+from apcore_a2a.protocol import v1
+from apcore_a2a.protocol.model import ArtifactUpdate, Document, PushConfig
+from apcore_a2a.protocol.v03 import jsonrpc as v03
 from apcore_a2a.webhooks.signatures import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, parse_secret, sign
 
 TIMEOUT: Final = 10.0  # seconds for one post
@@ -392,3 +394,39 @@ class Network(Struct, frozen=True, kw_only=True):
     """None: the system's resolver."""
     trust: ssl.SSLContext | None = None
     """None: the system's certificates."""
+
+
+# ---- bodies ---------------------------------------------------------------------------------------------------------
+# What webhooks receive in each protocol version.
+# Invariant: the body of a notification is derived from what the store has. A new version is one more row in `FORMATS`.
+
+
+class EventFormat:
+    """Posts every event as streams send it (1.0 §4.3.3)."""
+
+    media_type = "application/a2a+json"
+    posts_tasks = False
+
+    def is_posted(self, event: bytes) -> bool:
+        return True
+
+    def encode(self, stored: bytes) -> bytes:
+        return v1.event_of(stored)
+
+
+class TaskFormat:
+    """Posts the whole task after each status, and nothing for the chunks of artifacts (0.3.0 §9.5)."""
+
+    media_type = "application/json"
+    posts_tasks = True
+
+    def is_posted(self, event: bytes) -> bool:
+        decoded, _ = v1.decode_record(event)
+        return not isinstance(decoded, ArtifactUpdate)
+
+    def encode(self, stored: bytes) -> bytes:
+        task = Document(stored).task()
+        return v03.encode_push(task, task)
+
+
+FORMATS: Final[Mapping[str, NotificationFormat]] = {v1.VERSION: EventFormat(), v03.VERSION: TaskFormat()}

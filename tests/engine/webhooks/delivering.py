@@ -12,7 +12,7 @@ from apcore_a2a.engine.webhooks.delivery import DeliveryLimits, Notification, Po
 from apcore_a2a.protocol.model import PushConfig
 from apcore_a2a.storage.contract import Webhook, WebhookStore
 from apcore_a2a.storage.memory import InMemoryTaskStore
-from apcore_a2a.webhooks.formats import FORMATS
+from apcore_a2a.webhooks.sender import FORMATS
 from tests.fakes import PATIENCE, Gate
 from tests.storage.contract import ALICE, Author, Clock, append
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from apcore_a2a.client import A2AClient
-from apcore_a2a.client.address import TrustedOrigins
+from apcore_a2a.client.auth import TrustedOrigins
 from apcore_a2a.errors import A2ADiscoveryError, ExtensionSupportRequiredError
 from tests.client.conftest import Connect
 from tests.client.scripted import CARD, ScriptedServer, card, card_03, respond, result, task

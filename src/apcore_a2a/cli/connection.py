@@ -21,8 +21,7 @@ from apcore_a2a.cli.options import HEADER_NAME, NOT_JSON, CommonOptions
 from apcore_a2a.cli.output import indent
 from apcore_a2a.cli.skills import is_about_skill, remember_skills, skill_hint
 from apcore_a2a.client import A2AClient
-from apcore_a2a.client.address import origin
-from apcore_a2a.client.auth import Auth, AuthContext, BearerAuth, check_header
+from apcore_a2a.client.auth import Auth, AuthContext, BearerAuth, check_header, origin
 from apcore_a2a.client.channel import call_deadline, open_transport
 from apcore_a2a.client.options import BindingName
 from apcore_a2a.client.transport import HttpRequest, HttpResponse, HttpStream, Transport, with_headers

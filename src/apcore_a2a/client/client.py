@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 from msgspec.structs import replace
 
 from apcore_a2a.clean_text import clean_line
-from apcore_a2a.client.address import check_url
-from apcore_a2a.client.auth import to_auth
+from apcore_a2a.client.auth import check_url, to_auth
 from apcore_a2a.client.bindings import ReceivedCard, WebhookStatus, ask_redelivery, ask_status
 from apcore_a2a.client.channel import Channel
 from apcore_a2a.client.messages import Sendable, to_message

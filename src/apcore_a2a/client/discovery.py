@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from apcore_a2a.clean_text import clean_line
-from apcore_a2a.client.address import TrustedOrigins, card_urls, origin
+from apcore_a2a.client.auth import TrustedOrigins, card_urls, origin
 from apcore_a2a.client.bindings import Binding, ChosenInterface, prepare_jsonrpc, prepare_rest
 from apcore_a2a.client.failures import MAX_TEXT
 from apcore_a2a.client.options import ClientSettings

@@ -19,8 +19,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from apcore_a2a.clean_text import clean_line
-from apcore_a2a.client.address import TrustedOrigins, card_urls, check_url
-from apcore_a2a.client.auth import Auth, AuthContext
+from apcore_a2a.client.auth import Auth, AuthContext, TrustedOrigins, card_urls, check_url
 from apcore_a2a.client.discovery import MAX_CARD
 from apcore_a2a.client.transport import HttpRequest, HttpResponse, Transport
 from apcore_a2a.errors import A2AConnectionError, A2AError

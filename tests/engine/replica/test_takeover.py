@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from apcore_a2a.agent import Admission, Call
+from apcore_a2a.engine import recovery
 from apcore_a2a.engine.engine import Engine
-from apcore_a2a.engine.replica import takeover
 from apcore_a2a.errors import (
     TaskNotFoundError,
 )
@@ -38,7 +38,7 @@ def disk() -> SharedDisk:
 
 async def test_every_twentieth_renewal_removes_what_dead_replicas_left(disk: SharedDisk) -> None:
     async with serve(ScriptedAgent(), disk):
-        for _ in range(takeover.CLEAN_UP_EVERY - 1):
+        for _ in range(recovery.CLEAN_UP_EVERY - 1):
             await disk.replicas.renews()
         assert disk.replicas.cleanups == 0
         await disk.replicas.renews()
@@ -75,7 +75,7 @@ async def test_a_task_whose_claim_was_lost_with_the_answer_is_run_all_the_same(d
 async def test_a_replica_claims_those_of_its_own_tasks_again_that_are_unknown_here(
     disk: SharedDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, takeover.__name__)
+    caplog.set_level(logging.INFO, recovery.__name__)
     gate = Gate()
     agent = ScriptedAgent({SLOW: (gate, COMPLETED)}, retry_safe=True)
     async with serve(agent, disk) as engine:
@@ -118,7 +118,7 @@ async def test_a_task_that_another_replica_claims_meanwhile_is_left_to_it(
             disk.claim(task.id, "other")
 
         disk.replicas.meanwhile["claim_orphans"] = another_claims
-        caplog.set_level(logging.INFO, takeover.__name__)
+        caplog.set_level(logging.INFO, recovery.__name__)
         await disk.replicas.renews()
         await until(lambda: disk.writes == 1)
         await settle()

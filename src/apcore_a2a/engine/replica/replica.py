@@ -8,11 +8,10 @@ from collections.abc import Awaitable, Callable
 from apcore_a2a.agent import Caller
 from apcore_a2a.engine.context import CallContext, ReplicaTiming
 from apcore_a2a.engine.intake import Intake
-from apcore_a2a.engine.recovery import Recovery
+from apcore_a2a.engine.recovery import Recovery, Takeover
 from apcore_a2a.engine.replica.followers import Followers
 from apcore_a2a.engine.replica.lease import Authority, LeaseKeeper
 from apcore_a2a.engine.replica.requests import NOT_UNDERSTOOD, ReplicaRequests, decode_request, encode_rejection
-from apcore_a2a.engine.replica.takeover import Takeover
 from apcore_a2a.engine.runs import BackgroundWork, Runs
 from apcore_a2a.engine.task import LiveTask
 from apcore_a2a.errors import A2AError, InternalError, OverloadedError, StaleWriteError, StoreUnavailableError

@@ -128,4 +128,4 @@ async def test_the_agents_user_may_make_and_drop_nothing(server: PostgresServer,
 
 async def test_a_store_in_memory_has_no_tables() -> None:
     code, said = await migrate("memory://")
-    assert (code, said) == (1, "Error: A store in memory has no tables; give one that lasts with --store.\n")
+    assert (code, said) == (1, "Error: A store in memory has no tables. Pass a durable store with --store.\n")

@@ -38,7 +38,7 @@ def _lenient(name: str) -> str:
     return f"{_START}        self.parser.set_dangerous_leniencies(lenient_{name}=True)\n"
 
 
-_TIMER: Final = "            self._guard_start()\n            return\n        if room"
+_TIMER: Final = "            self._guard_start_header_timer()\n            return\n        if room"
 _ALL_LENIENT: Final = _START + "        self.parser.set_dangerous_leniencies(*[True] * 10)\n"
 _NO_ADDRESS: Final = "    except ValueError:\n        return False\n"
 

@@ -18,7 +18,7 @@ QUOTA: Final = "../quota.py"
 STORED: Final = "../engine/stored_limits.py"
 ROUTES: Final = "../app/routes.py"
 _ROOM: Final = "        if self._has_all(quota_key):\n            raise"
-_LIST: Final = '                named += value.decode("latin-1").split(",")'
+_LIST: Final = '                forwarded += value.decode("latin-1").split(",")'
 
 LIMITS: Final = (
     # ---- limits per caller
@@ -97,7 +97,9 @@ LIMITS: Final = (
         "if peer is not None:\n            scope[CLIENT_KEY]",
         RATES,
     ),
-    Mutant("invented addresses are ignored", PROXIES, "for text in reversed(named):", "for text in named:", RATES),
+    Mutant(
+        "invented addresses are ignored", PROXIES, "for text in reversed(forwarded):", "for text in forwarded:", RATES
+    ),
     Mutant("addresses of trusted proxies are skipped", PROXIES, "if address not in self._proxies:", "if True:", RATES),
     Mutant("two X-Forwarded-For headers are one list", PROXIES, _LIST, _LIST.replace("+=", "="), RATES),
     Mutant(

@@ -230,7 +230,7 @@ async def test_without_file_descriptors_a_handshake_is_closed_and_new_clients_ar
         async with httpx.AsyncClient(base_url=url, verify=authority.trusting()) as honest:
             assert (await honest.get("/health")).status_code == 200
         monkeypatch.undo()
-    assert [record.getMessage() for record in caplog.records].count("no files are left for connections") == 1
+    assert [record.getMessage() for record in caplog.records].count("no file descriptors are left for connections") == 1
 
 
 @pytest.mark.parametrize("stays", [True, False])

@@ -119,7 +119,7 @@ async def test_a_request_that_is_wrong_or_from_elsewhere_is_told_at_a_lower_leve
     assert levels == {(logging.INFO, *ANYONE)}
     assert [reason for _, _, _, reason in lines(caplog)] == [
         "Request body larger than 1000 bytes",
-        "This server answers to localhost only; if it has another name, say so with --url (in Python: url=)",
+        "This server accepts only requests to localhost; if it has another name, set it with --url (in Python: url=)",
     ]
 
 

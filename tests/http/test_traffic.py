@@ -14,7 +14,7 @@ class Reader:
     def unread(self) -> int:
         return self.left
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         self.is_gone = True
 
 

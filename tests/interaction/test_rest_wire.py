@@ -179,7 +179,7 @@ async def test_the_error_for_a_1_0_path_without_the_header_names_the_header(rest
     rest.headers.pop("A2A-Version")
     response = await rest.post("/message:send", json=MESSAGE)
     assert response.status_code == 400
-    text = "Only A2A 1.0 is served here: say A2A-Version: 1.0; A2A 0.3, which is meant without it, is under /v1"
+    text = "This path belongs to A2A 1.0: send A2A-Version: 1.0. Without it, a request is A2A 0.3, which is under /v1"
     assert response.json()["message"] == text
     assert (await rest.post("/message:send?A2A-Version=1.0", json=MESSAGE)).status_code == 200
 

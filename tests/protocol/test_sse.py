@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from apcore_a2a.protocol import sse
 from apcore_a2a.protocol.model import encode
-from apcore_a2a.protocol.sse import KEEP_ALIVE, MAX_EVENT, ServerSentEvent, SSEDecoder, frame, only
+from apcore_a2a.protocol.sse import KEEP_ALIVE, MAX_EVENT, ServerSentEvent, SSEDecoder, frame, frame_only
 
 
 def decode(*chunks: bytes, max_event: int = MAX_EVENT) -> list[ServerSentEvent]:
@@ -86,7 +86,7 @@ def test_what_a_frame_carries_comes_out_of_the_decoder(sent: list[tuple[str, int
 @pytest.mark.parametrize("end", ["\x85", "\u2028", "\u2029"])
 def test_no_reader_of_lines_splits_a_frame_inside_its_data(end: str) -> None:
     text = f"grüße{end}👋"
-    for event, lines in ((frame(encode(text), 7), 3), (only(encode(text)), 2)):
+    for event, lines in ((frame(encode(text), 7), 3), (frame_only(encode(text)), 2)):
         assert len(event.decode().splitlines()) == lines
         assert json.loads(datas(event)[0]) == text
 

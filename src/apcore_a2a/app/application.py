@@ -28,7 +28,7 @@ from apcore_a2a.http.card import CardEndpoint, CardSigner
 from apcore_a2a.http.health import HealthEndpoint, is_health
 from apcore_a2a.http.metrics import Metrics
 from apcore_a2a.http.server.server import on_exit_signal
-from apcore_a2a.http.traffic import KEY, Traffic, within_files
+from apcore_a2a.http.traffic import KEY, Traffic, limit_to_file_descriptors
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.settings import Settings
 from apcore_a2a.storage.contract import ALL_OWNERS, Store, Usage
@@ -74,7 +74,7 @@ class Application(Starlette):
     def __init__(self, parts: Parts, settings: Settings) -> None:
         limits = settings.limits
         self.traffic = Traffic(
-            max_connections=within_files(limits.max_connections),
+            max_connections=limit_to_file_descriptors(limits.max_connections),
             max_connections_per_address=limits.max_connections_per_address,
             max_body_bytes=limits.max_body_bytes_in_flight,
             max_body=limits.max_request_bytes,

@@ -43,8 +43,8 @@ BODY_DEADLINE: Final = 30.0
 DRAIN_BYTES: Final = 256 * 1024 * 1024  # of a rejected body, read so that its sender sees the response: see `refuse`
 DRAIN_SECONDS: Final = 10.0
 DRAIN_PAUSE: Final = 2.0  # seconds without a byte, after which reading stops
-PIECE: Final = 64 * 1024  # bytes of a large event that are written in one piece
-LARGE: Final = 1024 * 1024  # bytes of an event that is encoded in a thread, not on the event loop
+PIECE: Final = 64 * 1024  # bytes: a larger event is written in pieces of this size
+LARGE: Final = 1024 * 1024  # bytes: a larger event is encoded on a thread, not on the event loop
 MAX_KEY: Final = 256  # characters of an Idempotency-Key
 JSON: Final = b"application/json"
 A2A_JSON: Final = b"application/a2a+json"
@@ -71,7 +71,7 @@ def unchanged_card(card: AgentCard, scope: Scope, version: str) -> AgentCard:
 
 
 class HTTPError(Exception):
-    """A request that is rejected with a status of HTTP itself. `error` is its form in the protocol.
+    """A request that HTTP rules reject, with their status (405, 413, 415 …). `error` is the A2A error in the body.
 
     `is_sending`: the client is still sending the body, and does not read yet.
     """
@@ -127,7 +127,7 @@ class Inbound(Struct, gc=False):
         return choose(self.version())
 
     def error_dialect(self) -> Dialect:
-        """Return the dialect of an error response. An unknown version is probably newer than the known ones."""
+        """Return the dialect of an error response: 1.0 for an unknown version, which is probably a newer one."""
         try:
             return self.dialect()
         except VersionNotSupportedError:
@@ -151,7 +151,7 @@ class Inbound(Struct, gc=False):
         caller = self.caller
         if tenant:
             caller = replace(caller, tenant=tenant)
-        if _CARRIED.isdisjoint(self.headers):  # most requests have none of the headers below
+        if _CONTEXT_HEADERS.isdisjoint(self.headers):  # most requests have none of the headers below
             return CallContext(caller=caller, rules=dialect.RULES, raw_headers=self.headers, peer=self.peer)
         return CallContext(
             caller=caller,
@@ -166,7 +166,7 @@ class Inbound(Struct, gc=False):
 
     def _idempotency_key(self) -> str:
         key = self.text(b"idempotency-key")
-        if len(key) > MAX_KEY:  # truncated, two keys could become equal
+        if len(key) > MAX_KEY:  # not truncated, because two keys could become equal
             raise InvalidParamsError(f"Idempotency-Key is longer than {MAX_KEY} characters")
         return key
 
@@ -191,7 +191,7 @@ class Inbound(Struct, gc=False):
 
 
 _DIALECTS: Final[dict[bytes | None, Dialect]] = {version.encode(): dialect for version, dialect in DIALECTS.items()}
-_CARRIED: Final = frozenset(
+_CONTEXT_HEADERS: Final = frozenset(
     {b"traceparent", b"tracestate", b"a2a-extensions", b"x-a2a-extensions", b"idempotency-key", b"last-event-id"}
 )
 _ANONYMOUS: Final = Caller()
@@ -229,7 +229,7 @@ def media_type(request: Inbound) -> bytes:
 
 
 async def read_json(request: Inbound, receive: Receive, *, limit: int) -> bytes:
-    """Read the body of a request with the media type of JSON, which a page of another origin cannot send unasked."""
+    """Read a body of type application/json, which a page of another origin cannot send without a CORS preflight."""
     if media_type(request) != JSON:
         raise wrong_media_type("Content-Type must be application/json")
     return await read_body(request, receive, limit=limit)
@@ -283,7 +283,7 @@ async def _receive_chunk(receive: Receive) -> tuple[bytes, bool]:
     return message.get("body", b""), not message.get("more_body", False)
 
 
-# ---- answers ------------------------------------------------------------------------------------------------------
+# ---- responses ----------------------------------------------------------------------------------------------------
 
 
 async def respond(
@@ -296,11 +296,11 @@ async def respond(
 
 
 async def refuse(refused: HTTPError, body: bytes, receive: Receive, send: Send, *, media: bytes = JSON) -> None:
-    """Reject a request with a status of HTTP itself.
+    """Write the response to a request that HTTP rules reject.
 
     Closing a connection with unread bytes resets it, and the reset overtakes the response. A client that sends its
     whole body before it reads would see a broken connection. So the response is written at once, for clients that
-    read. Then the rest of the body is read and discarded, within limits, and only then the connection ends.
+    read. Then the rest of the body is read and discarded, within limits, and only then is the connection closed.
     """
     if not refused.is_sending:
         await respond(send, refused.status, body, media=media, headers=refused.headers)
@@ -396,7 +396,7 @@ async def send_stream(
                 if batch is not None:
                     await writer.write(batch)
                     if len(batch) == READ_AT_ONCE:
-                        await asyncio.sleep(0)  # with a fast client nothing else would let the event loop turn
+                        await asyncio.sleep(0)  # otherwise a fast client would keep this loop from yielding
             last = RECONNECT if stream.is_cut else b""
             await send({"type": "http.response.body", "body": last})
             listener.cancel()
@@ -420,7 +420,7 @@ async def encode_large_entry(entry: LogEntry, dialect: Dialect) -> bytes:
     return await entry.encoded_on_thread(_line_encoder(dialect.encode_event))
 
 
-# Each returns the same function for the same dialect: a log entry keeps what it makes under the function as the key.
+# Cached, so that a dialect always has the same function: a log entry stores its encodings under these functions.
 
 
 @cache

@@ -30,17 +30,19 @@ JWKS_PATH: Final = "/.well-known/jwks.json"
 EXTENDED_CARD_PATH: Final = "/agent/authenticatedExtendedCard"
 MAX_AGE: Final = 300
 _ENCODERS: Final = (("1.0", v1.encode_card), ("0.3", v03.encode_card), ("hybrid", v03.encode_hybrid_card))
-MAX_ADDRESSES: Final = 32  # a server has few, and invented ones must not fill the memory
+MAX_ADDRESSES: Final = 32  # cached addresses. A server has few, and invented ones must not fill the memory
 
 
 class _Form(Struct, frozen=True):
+    """A card in one form (1.0, 0.3 or hybrid), or a key set: encoded, with its caching headers."""
+
     body: bytes
     headers: Headers
     etag: bytes
     modified: bytes
 
     def is_known(self, request: Inbound) -> bool:
-        """Whether the client has this form already. Its ETag takes precedence over its date."""
+        """Whether the client has this form in its cache. If-None-Match takes precedence over If-Modified-Since."""
         tags = request.headers.get(b"if-none-match")
         if tags is not None:
             return tags.strip() == b"*" or self.etag in tags
@@ -79,7 +81,7 @@ def interfaces(base: str) -> tuple[AgentInterface, ...]:
 
 
 class CardSigner(Protocol):
-    """Signs cards. Its module is loaded only if there is a key."""
+    """Signs cards. A protocol, so that the signing module is imported only if a key is configured."""
 
     @property
     def jwks(self) -> bytes: ...
@@ -151,7 +153,7 @@ class CardEndpoint:
         return self._forms[address]
 
     def _address(self, scope: Scope) -> str:
-        """Return the address of this server in the request, as far as it can be trusted."""
+        """Return the URL at which the client reached this server, from the socket and trusted proxies only."""
         if self._url is not None:
             return self._url
         host, port = scope.get("server") or ("localhost", None)
@@ -180,12 +182,12 @@ class CardEndpoint:
 
 
 def _last(values: str) -> str:
-    """Return the last value of a list: some proxies append theirs to a list that the client may have made up."""
+    """Return the last value of a list. Some proxies append their value to a list that the client may have made up."""
     return values.rpartition(",")[2].strip()
 
 
 class ExtendedCardEndpoint:
-    """GET /agent/authenticatedExtendedCard, the path in the requirements: the result of GetExtendedAgentCard."""
+    """GET /agent/authenticatedExtendedCard, from the requirements: the result of GetExtendedAgentCard."""
 
     def __init__(self, engine: Engine, cards: CardEndpoint) -> None:
         self._engine = engine
@@ -264,7 +266,7 @@ class FrontPage:
             await self._otherwise(scope, receive, send)
             return
         vary = (b"vary", b"Accept")
-        # A relative URL, which holds for a mounted application and behind a proxy that removes a prefix.
+        # A relative URL, which also works in a mounted application and behind a proxy that removes a prefix.
         root = "."
         if not scope["path"].endswith("/"):
             root = f"./{scope['path'].rpartition('/')[2]}"

@@ -71,7 +71,7 @@ class HealthEndpoint:
         return round(time.monotonic() - self._started, 3)
 
     async def _problem(self) -> str:
-        """Return what is wrong, in words that are public, or an empty string."""
+        """Return the reason for a 503, in a text without internal details, or an empty string."""
         if self._engine.draining:
             return "shutting down"
         if self._engine.out_of_threads:

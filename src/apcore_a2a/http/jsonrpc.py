@@ -36,7 +36,7 @@ from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.decoding import MAX_VALUES
 from apcore_a2a.protocol.dialect import DIALECTS, Dialect
 from apcore_a2a.protocol.model import SHAPES, Operation
-from apcore_a2a.protocol.sse import only
+from apcore_a2a.protocol.sse import frame_only
 
 
 class JSONRPCBinding:
@@ -52,7 +52,7 @@ class JSONRPCBinding:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = inbound(scope)
-        # What is known of the request so far: an error response has its dialect and its id.
+        # Set as soon as they are known, because an error response uses the dialect and the id of its request.
         id = jsonrpc.NULL
         dialect = None
         operation = None
@@ -103,7 +103,7 @@ async def _answer_error(send: Send, error: A2AError, reply: bytes, *, as_event: 
     if isinstance(error, OverloadedError):
         await respond(send, wire(error).http, reply, headers=error_headers(error))
     elif as_event:
-        await respond(send, 200, only(reply), media=EVENT_STREAM)
+        await respond(send, 200, frame_only(reply), media=EVENT_STREAM)
     else:
         await respond(send, 200, reply, headers=error_headers(error))
 

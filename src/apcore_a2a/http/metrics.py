@@ -137,7 +137,7 @@ class Metrics(Observer):
         self._ask_backlog = backlog
         self._backlog = Backlog()  # as of the last request
         self._ask_usage = usage
-        self._usage = Usage(0, 0)  # the same
+        self._usage = Usage(0, 0)  # as of the last request
         self._lag = LoopLag()
         self._started = time.monotonic()
         self._counts: Counter[str] = Counter()
@@ -159,12 +159,12 @@ class Metrics(Observer):
         """Measure from now on how long the event loop is blocked."""
         self._lag.start()
         if self._board is not None:
-            self._write_down()
+            self._publish()
 
-    def _write_down(self) -> None:
+    def _publish(self) -> None:
         assert self._board is not None  # the callers check it
         self._board.write(self._worker, list(self._own_values().values()))
-        self._timer = asyncio.get_running_loop().call_later(WRITE_INTERVAL, self._write_down)
+        self._timer = asyncio.get_running_loop().call_later(WRITE_INTERVAL, self._publish)
 
     def stop(self) -> None:
         self._lag.stop()
@@ -218,7 +218,7 @@ class Metrics(Observer):
         values: dict[str, float] = {}
         for name, column in zip(_HELP, zip(*self._board.read_all(), strict=True), strict=True):
             value = max(column) if name in _MAXIMUM_OF_WORKERS else sum(column)
-            values[name] = int(value) if value.is_integer() else value  # the board has no whole numbers
+            values[name] = int(value) if value.is_integer() else value  # the board holds only floats
         return values
 
     def _own_values(self) -> dict[str, float]:

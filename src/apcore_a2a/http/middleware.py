@@ -13,26 +13,25 @@ from apcore_a2a.http.asgi import A2A_JSON, CLIENT_KEY, CLOSE, JSON, inbound, med
 from apcore_a2a.http.traffic import CERTIFICATE_KEY, TrustedProxies
 from apcore_a2a.web import is_loopback
 
-# Requests that a page of another origin makes a browser send to this server.
+# `OriginGate` rejects requests that a page of another origin makes a browser send to this server.
 #
 # A server on the loopback interface is reachable from other machines only through a browser on its own machine. There
 # are two ways. A page may have its own name resolve to 127.0.0.1 (DNS rebinding). The browser then takes this server
 # for the page's server, and sends the page's name in Host. And any page may post without permission, if the request
-# looks like that of a form. It cannot read the response, but to cancel a task it need not. The browser sends the origin
-# of the page in Origin.
+# looks like that of a form. The page cannot read the response, but it can cancel a task without reading it. The browser
+# sends the origin of the page in Origin.
 #
 # A server that listens on every interface (0.0.0.0) listens on the loopback interface too. So the address at which the
 # connection arrived decides. This applies only while callers need no credentials: a page has no credentials to send.
 #
-# Invariant: programs send no Origin, and nothing here restricts them.
+# Invariant: other programs send no Origin. The checks do not restrict them, if their Host names this server.
 
 READS: Final = ("GET", "HEAD", "OPTIONS")
-WRONG_HOST: Final = "This server answers to localhost only; if it has another name, say so with --url (in Python: url=)"
-PRIVATE_SUFFIXES: Final = (
-    ".localhost",
-    ".internal",
-    ".local",
-)  # like names without a dot, they do not exist on the internet
+WRONG_HOST: Final = (
+    "This server accepts only requests to localhost; if it has another name, set it with --url (in Python: url=)"
+)
+# Like names without a dot, these do not exist on the internet.
+PRIVATE_SUFFIXES: Final = (".localhost", ".internal", ".local")
 NO_HOST: Final = "The request names no host"
 TWO_HOSTS: Final = "The request names two hosts"
 WRONG_ORIGIN: Final = (
@@ -92,19 +91,19 @@ class OriginGate:
             if scope.get("http_version") == "1.1":  # RFC 9112 §3.2
                 return 400, NO_HOST
             return None  # a probe of a load balancer in HTTP/1.0. Browsers always send Host
-        if self._is_local(scope) and not self._is_our_name(host, scope):
+        if self._must_be_local(scope) and not self._is_our_name(host, scope):
             return 421, WRONG_HOST
         return None
 
-    def _is_local(self, scope: Scope) -> bool:
-        """Whether the request came over the loopback interface, to a server that asks for no credentials."""
+    def _must_be_local(self, scope: Scope) -> bool:
+        """Whether Host must be a local name: on a loopback address, or over loopback if no credentials are needed."""
         if self._on_loopback:
             return True
         here = scope.get("server")
         return self._is_open and here is not None and is_loopback(here[0])
 
     def _is_our_name(self, host: bytes, scope: Scope) -> bool:
-        """Whether a Host names this server. Its port is ignored: a page cannot choose it, and a tunnel has another."""
+        """Whether a Host names this server. Its port is ignored: a page cannot choose it, and a tunnel changes it."""
         peer = scope.get("client")
         if peer is not None and peer[0] in self._proxies:  # a trusted proxy forwards the Host of its client
             return True
@@ -134,7 +133,7 @@ class OriginGate:
             return False
         if self._on_loopback:
             return True
-        # On other interfaces only requests without JSON: for JSON the browser sends a CORS preflight, which fails.
+        # On other interfaces, JSON needs no check: the browser sends a CORS preflight for it, which fails.
         return scope["method"] not in READS and media_type(request) not in (JSON, A2A_JSON)
 
 
@@ -156,23 +155,23 @@ class ForwardedClient:
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         peer = scope.get("client")
         if peer is not None and peer[0] in self._proxies:
-            scope[CLIENT_KEY] = (self._origin_of(scope, peer[0]), 0)
+            scope[CLIENT_KEY] = (self._client_address(scope, peer[0]), 0)
         return self._app(scope, receive, send)
 
-    def _origin_of(self, scope: Scope, peer: str) -> str:
-        named: list[str] = []
+    def _client_address(self, scope: Scope, peer: str) -> str:
+        forwarded: list[str] = []
         for name, value in scope["headers"]:
             if name == b"x-forwarded-for":  # several of these headers are one list
-                named += value.decode("latin-1").split(",")
-        origin = peer
-        for text in reversed(named):
+                forwarded += value.decode("latin-1").split(",")
+        client = peer
+        for text in reversed(forwarded):
             address = _read_address(text.strip())
             if address is None:
                 break
-            origin = address
+            client = address
             if address not in self._proxies:
                 break
-        return origin
+        return client
 
 
 def _read_address(text: str) -> str | None:
@@ -208,18 +207,18 @@ class ClientCertificate:
         peer = scope.get("client")
         headers = [pair for pair in scope["headers"] if pair[0] != HEADER]
         if peer is not None and peer[0] in self._proxies:
-            # A proxy forwards the certificate of its client. Its own certificate is not used. With two headers, one may
-            # come from the client.
+            # A proxy forwards the certificate of its client. Its own certificate is not used. Of two headers, one may
+            # come from the client, so both are removed.
             if len(scope["headers"]) - len(headers) < 2:
                 return self._app(scope, receive, send)
         else:
-            shown = _verified(scope)
-            if shown:
-                headers.append((HEADER, b":" + shown + b":"))
+            certificate = _verified_certificate(scope)
+            if certificate:
+                headers.append((HEADER, b":" + certificate + b":"))
         return self._app({**scope, "headers": headers}, receive, send)
 
 
-def _verified(scope: Scope) -> bytes:
+def _verified_certificate(scope: Scope) -> bytes:
     """Return the verified certificate of the connection in base64, or empty bytes."""
     certificate: bytes | None = (scope.get("state") or {}).get(CERTIFICATE_KEY)
     if certificate is not None:

@@ -32,7 +32,7 @@ from apcore_a2a.http.asgi import client_of, error_headers, refuse_early
 # earliest time is evicted.
 #
 # There are no locks. If two processes write the same time at once, one write is lost, so one request is not counted. A
-# process that is killed in the middle blocks no other.
+# process that is killed in the middle of a write blocks no other.
 
 PLACES: Final = 8
 _ROW: Final = struct.Struct(f"={PLACES}Q{PLACES}d")  # the tags of the names, then their times. Tag 0 is free
@@ -91,8 +91,8 @@ class Rates(Struct, frozen=True, kw_only=True):
     """Requests per second. None means no limit.
 
     `burst` is how many requests of one caller may arrive at once. None means the requests of two seconds. All callers
-    together may always send the requests of two seconds at once. Otherwise the allowed burst of one caller would have
-    the requests of others rejected.
+    together may send at least the requests of two seconds at once, so that the burst of one caller does not cause
+    rejections of others.
     """
 
     per_caller: float | None = None
@@ -149,7 +149,7 @@ class TokenBuckets:
 class RateLimit:
     """Rejects requests over the rate of their caller, or over the rate of all callers together.
 
-    A caller over its own limit gets 429, and takes nothing from the shared limit. Over the shared limit it is 503.
+    A caller over its own limit gets 429, and takes nothing from the shared limit. Over the shared limit, it gets 503.
     """
 
     def __init__(self, rates: Rates, *, on_refused: Callable[[], None] | None = None) -> None:

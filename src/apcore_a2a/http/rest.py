@@ -99,9 +99,9 @@ class RESTBinding:
             # A client that appends "/tasks" to a URL with a slash at its end requests "//tasks".
             path = "/" + path_of(scope).lstrip("/")
             dialect, path = _choose_dialect(request, path)
-            operation, names = _find(scope["method"], path)
+            operation, path_values = _find(scope["method"], path)
             body = await self._read_body(request, receive, scope["method"])
-            params = _read_params(request, body, operation, names, dialect)
+            params = _read_params(request, body, operation, path_values, dialect)
             tenant = str(getattr(params, "tenant", ""))
             result = await self._engine.handle(operation, params, request.context(dialect, tenant))
         except HTTPError as refused:
@@ -170,7 +170,9 @@ def _choose_dialect(request: Inbound, path: str) -> tuple[Dialect, str]:
     if path.startswith(prefix + "/"):
         return dialect, path.removeprefix(prefix)
     if any(route.path.fullmatch(path) for route in ROUTES):
-        text = "Only A2A 1.0 is served here: say A2A-Version: 1.0; A2A 0.3, which is meant without it, is under /v1"
+        text = (
+            "This path belongs to A2A 1.0: send A2A-Version: 1.0. Without it, a request is A2A 0.3, which is under /v1"
+        )
         raise VersionNotSupportedError(dialect.VERSION, [v1.VERSION], text)
     return dialect, path  # no route of any version: `_find` rejects it
 
@@ -185,10 +187,10 @@ def _find(method: str, path: str) -> tuple[Operation, dict[str, str]]:
         if match is None:
             continue
         if route.method == method:
-            names = match.groupdict()
-            if names["tenant"] is None:
-                del names["tenant"]
-            return route.operation, names
+            path_values = match.groupdict()
+            if path_values["tenant"] is None:
+                del path_values["tenant"]
+            return route.operation, path_values
         allowed.add(route.method)
     if allowed:
         methods = ", ".join(sorted(allowed))
@@ -196,12 +198,14 @@ def _find(method: str, path: str) -> tuple[Operation, dict[str, str]]:
     raise MethodNotFoundError("No such resource")
 
 
-def _read_params(request: Inbound, body: bytes, operation: Operation, names: dict[str, str], dialect: Dialect) -> Any:
+def _read_params(
+    request: Inbound, body: bytes, operation: Operation, path_values: dict[str, str], dialect: Dialect
+) -> Any:
     """Return the parameters from the body or the query, and the path. Values in the path take precedence."""
     if operation in _WITH_BODY:
         params = dialect.decode_request(operation, body)
-        if names:
-            params = replace(params, **names)
+        if path_values:
+            params = replace(params, **path_values)
         return params
     given: Mapping[str, Any] | None = None
     if body:
@@ -209,7 +213,7 @@ def _read_params(request: Inbound, body: bytes, operation: Operation, names: dic
     if given is None:  # the body `null` means no body
         given = QueryParams(request.query)
     fields: dict[str, Any] = {}
-    for name, value in (*given.items(), *names.items()):
+    for name, value in (*given.items(), *path_values.items()):
         if name != VERSION_HEADER:
             fields[camel(name)] = value
     return dialect.convert_request(operation, fields)

@@ -1,6 +1,6 @@
 """Limits of connections, incomplete bodies and unread responses, the log of rejections, and the trusted proxies.
 
-Invariant: the client that holds the most is rejected first. A rejection is logged once a minute.
+Invariant: no client can use up a limit alone. A rejection is logged at most once a minute for a caller and a reason.
 """
 
 import logging
@@ -21,12 +21,12 @@ from apcore_a2a.quota import QuotaCounter
 
 logger = logging.getLogger(__name__)
 
-# Clients make the server hold connections, incomplete request bodies, and unread responses.
+# Each client makes the server hold connections, incomplete request bodies, and unread responses.
 #
 # Each is counted over all clients, in bytes or in connections, and has a limit. Over the limit, a new connection is
 # closed with 503, and a body is answered with 503. No client can use up a limit: one address has a share of the
 # connections, and one caller a share of the bodies. For unread responses, the client that has read nothing for the
-# longest time is disconnected, so a client that reads slowly is the last one.
+# longest time is disconnected, so a client that reads slowly is disconnected last.
 
 if sys.platform != "win32":
     import resource
@@ -39,11 +39,11 @@ TOO_MANY_BODIES: Final = "The agent is receiving too many large requests; try ag
 TOO_MANY_OF_YOURS: Final = "You are sending too many large requests at once; try again later"
 
 
-def within_files(connections: int) -> int:
-    """Return the number of connections, or fewer if the process may not open that many files.
+def limit_to_file_descriptors(connections: int) -> int:
+    """Return the number of connections, or fewer if the process may not have that many file descriptors.
 
-    An eighth of the files, at least 32, is left to the store, the log and the agent. Without this limit, connections
-    beyond the last file would be closed without a response and without a log line.
+    An eighth of them, at least 32, is left to the store, the log and the agent. Without this limit, connections beyond
+    the last file descriptor would be closed without a response and without a log line.
     """
     if sys.platform == "win32":
         return connections
@@ -65,11 +65,11 @@ class Reader(Protocol):
     """A connection with unread bytes of a response."""
 
     def unread(self) -> int: ...
-    def hang_up(self) -> None: ...
+    def disconnect(self) -> None: ...
 
 
 class Traffic:
-    """The counts and their limits. Each application has one."""
+    """Counts connections, incomplete bodies and unread responses, and limits them. Each application has one."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class Traffic:
     def release_body(self, size: int, caller: str) -> None:
         self._body_bytes.subtract(caller, size)
 
-    # ---- answers --------------------------------------------------------------------------------------------------
+    # ---- unread responses -----------------------------------------------------------------------------------------
 
     def reader_waits(self, reader: Reader) -> None:
         """Record that a reader has more to read than its socket accepts."""
@@ -174,7 +174,7 @@ class Traffic:
         while self.answer_bytes > self.max_answer_bytes and len(self._unread) > 1:  # one response may exceed it
             slowest = next(iter(self._unread))
             self.reader_done(slowest)
-            slowest.hang_up()
+            slowest.disconnect()
 
 
 def half(number: int) -> int:
@@ -243,7 +243,7 @@ class Refusals:
 # Invariant: an invalid entry is rejected at the start. With an entry that never matches, all callers behind the proxy
 # would have one address, which becomes visible only when they share its limits.
 
-REMEMBERED: Final = 1024  # addresses: a proxy sends many requests, and parsing its address takes longer than the lookup
+MAX_CACHED: Final = 1024  # addresses: a proxy sends many requests, and parsing its address takes longer than a lookup
 
 
 class TrustedProxies:
@@ -267,7 +267,7 @@ class TrustedProxies:
                 example = "such as '10.0.0.1' or '10.0.0.0/8'"
                 raise ValueError(f"trusted_proxies must hold addresses or networks {example}: {error}") from None
         self._networks = tuple(networks)
-        self._is_trusted = lru_cache(REMEMBERED)(self._look_up)
+        self._is_trusted = lru_cache(MAX_CACHED)(self._look_up)
 
     def __contains__(self, host: str) -> bool:
         return self._is_trusted(host)

@@ -1,6 +1,6 @@
 """Routes for the owner of a task's webhooks: the state of deliveries, dead letters, and redelivery.
 
-A2A does not define these operations, so they are two JSON routes beside the protocol, behind the same authentication.
+A2A does not define these operations, so they are two JSON routes outside the protocol, behind the same authentication.
 Invariant: no secret is shown, and webhooks of other owners are answered like unknown ones.
 """
 
@@ -40,7 +40,8 @@ _REF: Final = LooseDecoder(PushConfigRef)
 class WebhooksEndpoint:
     """GET /webhooks lists the webhooks of ?taskId=, or without it the caller's webhooks that were given up.
 
-    POST /webhooks:redeliver with {"taskId", "id"} retries a webhook that was given up, or all of the task.
+    POST /webhooks:redeliver with {"taskId", "id"} retries a webhook that was given up. Without `id`, it retries all of
+    the task.
     """
 
     def __init__(self, webhooks: Webhooks) -> None:

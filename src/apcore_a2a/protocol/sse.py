@@ -27,7 +27,7 @@ def frame_head(id: int) -> bytes:
     return b"id: %d\ndata: " % id
 
 
-def only(data: bytes) -> bytes:
+def frame_only(data: bytes) -> bytes:
     """Return a stream of one event. It has no id, because there is nothing to resume."""
     return b"data: %b\n\n" % one_line(data)
 

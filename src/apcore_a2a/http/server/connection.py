@@ -33,7 +33,7 @@ def _last_answer(status: bytes, headers: Iterable[tuple[bytes, bytes]], body: by
     return b"\r\n".join((*lines, b"", body))
 
 
-def _full(message: bytes) -> bytes:
+def _overloaded(message: bytes) -> bytes:
     body = (
         b'{"error":{"code":503,"status":"UNAVAILABLE","message":"%s","details":'
         b'[{"@type":"type.googleapis.com/google.rpc.ErrorInfo","reason":"OVERLOADED",'
@@ -45,8 +45,8 @@ def _full(message: bytes) -> bytes:
 
 
 NO_ROOM: Final = {
-    Room.ALL_TAKEN: _full(b"The agent is at its limit of connections; try again later"),
-    Room.SHARE_TAKEN: _full(b"Your address is at its limit of connections; try again later"),
+    Room.ALL_TAKEN: _overloaded(b"The agent is at its limit of connections; try again later"),
+    Room.SHARE_TAKEN: _overloaded(b"Your address is at its limit of connections; try again later"),
 }
 # uvicorn logs a warning for each invalid request, and two for each that asks for a WebSocket, so any client could fill
 # the disk. Its errors are still logged. This is a filter and not a level, because uvicorn resets levels.
@@ -61,10 +61,10 @@ class GuardedProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self.logger = _UVICORN
         self.parser: Any = OneProtocolParser(self.parser, self)
-        # This package's application puts it there. For other applications, connections have no shared limits.
+        # The application of this package puts its `Traffic` there. Without it, connections have no shared limits.
         self._guard_traffic: Traffic = self.app_state.get(KEY) or Traffic()
         self._guard_address = ""  # the address for which this connection counts
-        self._guard_timer: asyncio.TimerHandle | None = None
+        self._guard_header_timer: asyncio.TimerHandle | None = None
         self._guard_check_timer: asyncio.TimerHandle | None = None
         self._guard_idle_checks = 0
         self._guard_bytes = 0
@@ -73,13 +73,13 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_made(CoalescingTransport(transport))  # type: ignore[arg-type]  # it delegates all other attributes
         tls = transport.get_extra_info("ssl_object")
         if tls is not None and tls.context.verify_mode is not ssl.CERT_NONE:
-            # In the scope of every request of this connection. A copy, because connections share the original.
+            # The scope of each request of this connection has it. A copy, because all connections share the original.
             self.app_state = {**self.app_state, CERTIFICATE_KEY: tls.getpeercert(binary_form=True)}
         traffic = self._guard_traffic
         self._guard_address = traffic.address_of(self._guard_peer())
         room = traffic.connection_opened(self._guard_address)
         if room is Room.FREE:
-            self._guard_start()
+            self._guard_start_header_timer()
             return
         if room is Room.ALL_TAKEN:
             traffic.refusals.refuse_connection(self._guard_peer(), limit=traffic.max_connections)
@@ -95,18 +95,18 @@ class GuardedProtocol(HttpToolsProtocol):
         if cycle is not None and cycle.scope is self.scope:  # a cycle exists once the headers are complete
             self._guard_bytes = 0
             # Data after a response is the rest of a body that the application did not read. uvicorn has stopped its
-            # timer because of it and starts no other, so this timer limits the wait for the next request.
+            # keep-alive timer because of it and starts no other, so this timer limits the wait for the next request.
             if cycle.response_complete:
-                self._guard_start()
-            elif self._guard_timer is not None:
-                self._guard_stop()
+                self._guard_start_header_timer()
+            elif self._guard_header_timer is not None:
+                self._guard_stop_header_timer()
             return
         if before is None or before is self.scope:  # otherwise most of the data belonged to the previous request
             self._guard_bytes += len(data)
         if self._guard_bytes > MAX_HEADERS:
             self.transport.close()
         else:
-            self._guard_start()
+            self._guard_start_header_timer()
 
     def send_400_response(self, msg: str) -> None:
         """Answer an invalid request. uvicorn's own response lacks the headers of all other responses."""
@@ -116,8 +116,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._guard_stop()
-        self._guard_forget()
+        self._guard_stop_header_timer()
+        self._guard_stop_watching()
         self._guard_traffic.connection_closed(self._guard_address)
         super().connection_lost(exc)
 
@@ -125,48 +125,48 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._guard_watch()
+        self._guard_watch_reader()
 
     def resume_writing(self) -> None:
         super().resume_writing()
         if self.unread():  # most is read, and the rest counts until it is read
             self._guard_traffic.has_read_more(self)
         else:
-            self._guard_forget()
+            self._guard_stop_watching()
 
     def timeout_keep_alive_handler(self) -> None:
         super().timeout_keep_alive_handler()  # which closes once the client has read everything
         if self.unread():
-            self._guard_watch()
+            self._guard_watch_reader()
 
     def unread(self) -> int:
         return self.transport.get_write_buffer_size()
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         self._guard_traffic.refusals.cut_off_reader(self._guard_peer(), unread=self.unread())
         self.transport.abort()  # close() would wait for the client to read everything
 
-    def _guard_watch(self) -> None:
+    def _guard_watch_reader(self) -> None:
         """Check the client's progress from now on, until it has read everything."""
-        self._guard_forget()
+        self._guard_stop_watching()
         self._guard_idle_checks = 0
         self._guard_check_timer = self.loop.call_later(STALLED / CHECKS, self._guard_check)
         self._guard_traffic.reader_waits(self)
 
     def _guard_check(self) -> None:
         if not self.unread():
-            self._guard_forget()
+            self._guard_stop_watching()
             return
         if self._guard_traffic.has_read_more(self):
             self._guard_idle_checks = 0
         else:
             self._guard_idle_checks += 1
         if self._guard_idle_checks >= CHECKS:
-            self.hang_up()
+            self.disconnect()
         else:
             self._guard_check_timer = self.loop.call_later(STALLED / CHECKS, self._guard_check)
 
-    def _guard_forget(self) -> None:
+    def _guard_stop_watching(self) -> None:
         if self._guard_check_timer is not None:
             self._guard_check_timer.cancel()
             self._guard_check_timer = None
@@ -174,20 +174,20 @@ class GuardedProtocol(HttpToolsProtocol):
 
     # ---- headers --------------------------------------------------------------------------------------------------
 
-    def _guard_start(self) -> None:
-        if self._guard_timer is None:
-            self._guard_timer = self.loop.call_later(HEADER_DEADLINE, self._too_slow)
+    def _guard_start_header_timer(self) -> None:
+        if self._guard_header_timer is None:
+            self._guard_header_timer = self.loop.call_later(HEADER_DEADLINE, self._too_slow)
 
-    def _guard_stop(self) -> None:
-        if self._guard_timer is not None:
-            self._guard_timer.cancel()
-            self._guard_timer = None
+    def _guard_stop_header_timer(self) -> None:
+        if self._guard_header_timer is not None:
+            self._guard_header_timer.cancel()
+            self._guard_header_timer = None
 
     def _guard_peer(self) -> str:
         return self.client[0] if self.client else ""
 
     def _too_slow(self) -> None:
-        self._guard_timer = None
+        self._guard_header_timer = None
         self.transport.close()
 
 
@@ -197,7 +197,7 @@ class GuardedProtocol(HttpToolsProtocol):
 # head of a stream is sent at once even if its first event is late.
 
 LARGE: Final = 64 * 1024  # bytes of a body that is too large to copy
-HEAD: Final = b"HTTP/1.1 "  # how every head begins. A body that begins like this waits a turn, no more
+HEAD: Final = b"HTTP/1.1 "  # how every head begins. A body that begins so waits for one turn, which is harmless
 
 
 class CoalescingTransport:
@@ -250,17 +250,17 @@ class CoalescingTransport:
 #
 # A client may offer to upgrade the protocol. Java's HttpClient offers HTTP/2 (`Upgrade: h2c`) with every request that
 # has no TLS, and the Java SDK is built on it. A server that does not upgrade ignores the offer (RFC 9110 §7.8).
-# httptools cannot do that: it takes the bytes after the headers for the other protocol, so the body is lost, and the
+# httptools cannot ignore it: it treats the bytes after the headers as the other protocol, so the body is lost, and the
 # next request fails.
 #
-# So a new parser continues in its place. A synthetic head, which the connection does not see, gives it the framing of
-# the body, and then it reads the rest. The first parser has already checked the headers.
+# So a second parser replaces the first one. A synthetic head, which the connection does not see, tells it the framing
+# of the body, and then it reads the rest. The first parser has already checked the headers.
 
 _FRAMING: Final = (b"content-length", b"transfer-encoding")
 
 
 class OneProtocolParser:
-    """A parser of requests with the interface that uvicorn's connections use. `connection` is such a connection."""
+    """The part of httptools' parser that uvicorn uses, without upgrades. `connection` receives the parser's events."""
 
     def __init__(self, parser: Any, connection: Any) -> None:  # Any: neither httptools nor uvicorn has types for them
         self._connection = connection
@@ -279,12 +279,12 @@ class OneProtocolParser:
                 self._feed(data)
                 return
             except httptools.HttpParserUpgrade as offer:
-                if self._is_taken():
+                if self._accepts_upgrade():
                     raise
                 data = self._head() + data[offer.args[0] :]
             self._use(_strict_parser(_AfterHead(self._connection)))
 
-    def _is_taken(self) -> bool:
+    def _accepts_upgrade(self) -> bool:
         """Whether the server accepts the upgrade: to WebSocket, if the application supports it."""
         offered = dict(self._connection.headers).get(b"upgrade", b"")
         return self._connection.ws_protocol_class is not None and offered.lower() == b"websocket"

@@ -1,4 +1,4 @@
-"""The server process: start or a one-line reason why not, signals, and a bounded shutdown.
+"""The server process: its start (or one line with the reason for a failed start), signals, and a bounded shutdown.
 
 Invariants: once every task is at rest in the store, code that ignores its cancellation does not keep the process alive.
 Only a signal ends the server: `sys.exit` in an asyncio task of an agent ends that task.
@@ -39,9 +39,10 @@ class NotStarted(Exception):
 
 
 class Server(uvicorn.Server):
-    """uvicorn with a reason if it cannot start, exit code 0 on a signal, and an immediate exit on the second signal.
+    """uvicorn with a reason for a failed start, exit code 0 on a signal, and an immediate exit on the second signal.
 
-    `drain_delay` is the number of seconds for which it still listens after a signal, so that load balancers notice.
+    `drain_delay` is the number of seconds for which the server still listens after a signal, so that load balancers
+    notice the shutdown before the port closes.
     `tls` is the TLS context for https, `handshakes` the limits of its handshakes.
     `on_started` is called with the address once the application is open and the socket listens.
     """
@@ -65,13 +66,13 @@ class Server(uvicorn.Server):
 
     def run_to_end(self, sockets: list[socket.socket] | None = None) -> str:
         """Serve until a signal, at bound sockets if given. Return why it could not start, or an empty string."""
-        with _signals_end_the_server_only(self.handle_hang_up):
+        with _signals_end_the_server_only(self.handle_sighup):
             try:
                 self.run(sockets)
             except NotStarted as error:
                 return str(error)
             finally:
-                self._leave(None)
+                self._exit_after(None)
         return ""
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
@@ -90,10 +91,10 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.should_exit:
             self.force_exit = True
-            self._leave(FORCED_GRACE)
+            self._exit_after(FORCED_GRACE)
         super().handle_exit(sig, frame)
 
-    def handle_hang_up(self, sig: int, frame: FrameType | None) -> None:
+    def handle_sighup(self, sig: int, frame: FrameType | None) -> None:
         """Shut down as for SIGTERM, but not as a second signal: the terminal and its shell may both send SIGHUP."""
         if not self.should_exit:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -145,7 +146,7 @@ class Server(uvicorn.Server):
             self.config.load()
         self.config.lifespan_class = Lifespan
         await super().serve(sockets)
-        self._leave(LAST_GRACE)
+        self._exit_after(LAST_GRACE)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._drain_delay and not self.force_exit:
@@ -155,8 +156,8 @@ class Server(uvicorn.Server):
             await self._listener.close()
         await super().shutdown(sockets)
 
-    def _leave(self, seconds: float | None) -> None:
-        """End the process after so many seconds, whatever still runs. None cancels that."""
+    def _exit_after(self, seconds: float | None) -> None:
+        """End the process after so many seconds, even if threads or tasks still run. None cancels the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -252,7 +253,7 @@ def _loop_factory(config: uvicorn.Config) -> Callable[[], asyncio.AbstractEventL
 
 
 @contextmanager
-def _signals_end_the_server_only(hang_up: Handler) -> Iterator[None]:
+def _signals_end_the_server_only(on_sighup: Handler) -> Iterator[None]:
     """Ignore the signals that uvicorn raises again when it has ended, because they have been handled."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -260,7 +261,7 @@ def _signals_end_the_server_only(hang_up: Handler) -> Iterator[None]:
     before: dict[signal.Signals, Any] = {number: signal.signal(number, _handled) for number in SIGNALS}
     # Windows has no SIGHUP. An existing handler (for example nohup's, which ignores it) is kept.
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
-        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, hang_up)
+        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, on_sighup)
     try:
         yield
     finally:
@@ -281,7 +282,7 @@ def _handled(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def on_exit_signal(begin: Callable[[], None]) -> Iterator[None]:
-    """Call `begin` on the event loop at an exit signal, then the handler that was there before."""
+    """Call `begin` on the event loop at an exit signal, then the previous handler of the signal."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

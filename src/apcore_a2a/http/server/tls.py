@@ -154,7 +154,8 @@ def _trust(context: ssl.SSLContext, ca_certs: str) -> None:
 #
 # asyncio's servers wait a minute for each handshake, do not report their number, and keep one context forever.
 
-NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+# The process or the machine has no file descriptor or no memory for another connection.
+NO_FILE_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 LOG_INTERVAL: Final = 60.0
 
 
@@ -162,11 +163,11 @@ class HandshakeLimits(Struct, frozen=True, kw_only=True):
     """Limits of TLS handshakes. Only tests use other values than the defaults."""
 
     max_handshakes: int = 512
-    """Handshakes in progress: half of the files that a process may open on many systems."""
+    """Handshakes in progress: half of the file descriptors that many systems allow a process."""
     timeout: float = 10.0
     """Seconds for one handshake."""
     pause: float = 0.1
-    """Seconds until the next attempt to accept a connection if no file is left."""
+    """Seconds until the next attempt to accept a connection if no file descriptor is left."""
 
 
 HANDSHAKE_LIMITS: Final = HandshakeLimits()
@@ -221,9 +222,9 @@ class TLSListener:
                 if listener.fileno() < 0:
                     return
                 pause = 0.0  # the client has disconnected
-                if error.errno in NO_FILES:
+                if error.errno in NO_FILE_DESCRIPTOR:
                     self._make_room()
-                    self._log("no files are left for connections", error)
+                    self._log("no file descriptors are left for connections", error)
                     pause = self._limits.pause
                 await asyncio.sleep(pause)
                 continue

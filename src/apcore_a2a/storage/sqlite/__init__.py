@@ -8,17 +8,17 @@ would find it.
 
 **One thread writes and commits in groups** (`writer`). Every write is a call in a queue. A thread takes all waiting
 calls, executes them in one transaction, and completes their futures when it is committed (*group commit*). The commit
-is the expensive part, so the cost of a write falls with the load. A rejected write (its version is stale, or the store
+is the expensive part, so the cost per write falls with the load. A rejected write (its version is stale, or the store
 is full) changes nothing and fails alone. If the transaction fails, each of its writes is retried in its own
 transaction. The thread also removes expired tasks: two with each write, and more while nothing is written.
 
 **Readers never wait for the writer** (`store`, `reads`). The database is in WAL mode: writes go to a log beside it
 (`…-wal`), which SQLite copies into the file from time to time, and a reader sees the last commit before its transaction
-began. One row by its key is read immediately, in the event loop. Slower reads (a listing, events, rebuilding a task)
-run in one of a few threads, each with its own connection.
+began. The lookup of one row by its key runs in the event loop. Slower reads (a listing, events, rebuilding a task) run
+in one of a few threads, each with its own connection.
 
-**The store remembers its condition** (`database`): a full disk, a damaged file, a missing file. It is logged once a
-minute, and the health check reports it until it is over.
+**The store remembers its condition** (`database`): a full disk, a damaged file, a missing file. Such trouble is
+logged once a minute, and the health check reports it until it ends.
 
 **Tables** (`schema`, written by `writer`):
 
@@ -33,6 +33,6 @@ minute, and the health check reports it until it is over.
 
 **Recovery** (`Tables.claim_orphans`). Only this process uses the file, so the process that left a task in a running
 state is dead: the task is an *orphan*. After opening, the engine asks for the orphans once. An index on unfinished
-tasks finds them. The `epoch` of each is raised, so that later writes of the earlier process are rejected, should it
-still be alive.
+tasks finds them. The `epoch` of each is raised, so that later writes of the earlier process are rejected, even
+if it is still alive.
 """

@@ -1,6 +1,7 @@
 """The database file: its lock, and its condition.
 
-Invariant: one process per file, whatever path leads to it. No write is acknowledged that is in a file without a name.
+Invariant: one process per file, whatever path leads to it. A write is acknowledged only if the path still leads to the
+file.
 """
 
 import logging
@@ -29,8 +30,8 @@ logger = logging.getLogger(__name__)
 # Two consequences are not obvious:
 #
 # - Closing *any* descriptor of a file releases all `fcntl` locks that the process has on it, including SQLite's.
-#   Therefore the descriptor is opened before SQLite's connections and closed after them, and a second store in this
-#   process must be rejected before it opens the file. For that, the process records which files it has locked.
+#   Therefore the descriptor is opened before SQLite's connections and closed after them. A second store in this
+#   process must be rejected before it opens the file, so the process records which files it has locked (`_held`).
 # - A forked child shares the descriptor, and would keep the lock after the end of its parent. Therefore the child
 #   closes the descriptor.
 #
@@ -86,7 +87,7 @@ class DatabaseFile:
         self._next_side_file_check = 0.0
 
     def watch(self) -> None:
-        """Record which files the paths name. Called when SQLite has opened them.
+        """Record the identities of the files. Called when SQLite has opened them.
 
         Raises:
             StoreUnavailableError: the file was replaced while it was opened.
@@ -135,7 +136,7 @@ def _identify(name: str) -> Identity | None:
 # ---- the lock --------------------------------------------------------------------------------------------------------
 
 # The descriptors of the files that this process has locked, by identity. A module variable, because `fcntl` locks
-# belong to the process: a second descriptor would release them, as described above.
+# belong to the process: closing a second descriptor would release them, as described above.
 _held: Final[dict[Identity, int]] = {}
 _guard: Final = threading.Lock()  # stores are opened in threads
 

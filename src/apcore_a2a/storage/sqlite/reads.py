@@ -103,10 +103,11 @@ def task_at(database: sqlite3.Connection, task_id: str, owner: str, version: int
 
 
 def usage(database: sqlite3.Connection, quota_key: str) -> Usage:
-    """Return the usage of a quota key in all its tenants, whose owners are adjacent in the index, or of ALL_OWNERS."""
-    whose = "owner = :account OR (owner >= :account || char(10) AND owner < :account || char(11))"
+    """Return the usage of a quota key in all its tenants, or of ALL_OWNERS."""
+    # The owners of a quota key are adjacent in the index: the key itself, then the key, a newline and a tenant.
+    condition = "owner = :account OR (owner >= :account || char(10) AND owner < :account || char(11))"
     if quota_key == ALL_OWNERS:
-        whose = "TRUE"
+        condition = "TRUE"
     # SQLite knows the length of a BLOB without reading it.
     sizes = """
         coalesce(length(body), 0) + coalesce(length(memo), 0)
@@ -115,8 +116,8 @@ def usage(database: sqlite3.Connection, quota_key: str) -> Usage:
             WHERE key > number << 32 | coalesce(document.version, 0) AND key < number + 1 << 32
         ) END
     """
-    counted = f"SELECT count(*), coalesce(sum({sizes}), 0) FROM task {_TABLES} WHERE {whose}"
-    tasks, size = database.execute(counted, {"account": quota_key}).fetchone()
+    count = f"SELECT count(*), coalesce(sum({sizes}), 0) FROM task {_TABLES} WHERE {condition}"
+    tasks, size = database.execute(count, {"account": quota_key}).fetchone()
     return Usage(tasks, size)
 
 
@@ -146,7 +147,7 @@ def page(database: sqlite3.Connection, query: Query, tokens: PageTokens) -> Page
         total: int = database.execute(count, parameters).fetchone()[0]
         rows = database.execute(
             f"SELECT {_COLUMNS} FROM task {_TABLES} WHERE number IN ({chosen}) ORDER BY {order}",
-            (*parameters, *position, query.limit + 1),  # one more, which tells that there is a next page
+            (*parameters, *position, query.limit + 1),  # one more, which shows that there is a next page
         )
         records, last = _read_page(database, rows, query)
     return Page(records, tokens.seal(last, query.owner), total)
@@ -192,8 +193,8 @@ def _size(database: sqlite3.Connection, row: TaskRow) -> int:
     document = row.document
     if document is not None:
         return len(document.body)
-    size = "SELECT coalesce(sum(length(body)), 0) FROM event WHERE key > ? AND key < ?"
-    (of_events,) = database.execute(size, _event_bounds(row.number, row.document_version or 0)).fetchone()
+    query = "SELECT coalesce(sum(length(body)), 0) FROM event WHERE key > ? AND key < ?"
+    (of_events,) = database.execute(query, _event_bounds(row.number, row.document_version or 0)).fetchone()
     return len(row.body or b"") + int(of_events)
 
 

@@ -15,7 +15,7 @@ APPLICATION_ID: Final = 0x41324154  # "A2AT" in the file's header distinguishes 
 # The tables follow from how SQLite stores a row. An UPDATE rewrites the whole row, so columns that grow (document,
 # private) are in other tables than the row that every event updates. The key of an event is (task number << 32 |
 # sequence number) as one integer, so the events of a task are adjacent without an index of their own. A trigger removes
-# the data of a task with the task, so that no statement can forget it.
+# the data of a task with the task, so that no statement can omit it.
 #
 # A released migration is never changed, because it has been applied to files. A change of the tables is a new migration
 # at the end.
@@ -77,7 +77,7 @@ MIGRATIONS: Final = (
     INSERT INTO page_key VALUES (randomblob(32));
     """,
     # Webhooks as readers of the events, each with its cursor: there is no second list of undelivered events. Nothing
-    # was ever written to the tables that this one replaces. `due` is on the monotonic clock of the present process.
+    # was ever written to the tables that this migration replaces. `due` is on the monotonic clock of this process.
     """
     DROP TRIGGER event_pushed;
     DROP TRIGGER task_removed;
@@ -119,7 +119,7 @@ def event_key(task: int, sequence: int) -> int:
 
 
 def connect(path: Path, connection_class: ConnectionClass = sqlite3.Connection) -> sqlite3.Connection:
-    """Return a connection without implicit transactions that any thread may use (SQLite's own mutex guards it)."""
+    """Return a connection without implicit transactions. Any thread may use it: SQLite's own mutex guards it."""
     try:
         return sqlite3.connect(path, timeout=5, isolation_level=None, check_same_thread=False, factory=connection_class)
     except sqlite3.Error as error:

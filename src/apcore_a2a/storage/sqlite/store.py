@@ -149,7 +149,7 @@ class SQLiteStore:
         return self._opened
 
     async def check(self) -> None:
-        # In the writer thread, which checks the file and probes a failing disk. Otherwise nothing is written.
+        # In the writer thread, which checks the file, and probes the disk only if it has failed before.
         await self._database.writer.check()
 
     def trouble(self) -> str:
@@ -253,9 +253,8 @@ class _Connections:
             self.file = stack.enter_context(closing(DatabaseFile(path, tuning)))
             path = self.file.path
             self.writer = stack.enter_context(closing(connect_writer(path, synchronous, connection_class)))
-            self.reader = stack.enter_context(
-                closing(connect_reader(path, connection_class))
-            )  # for reads in the event loop
+            # For reads in the event loop.
+            self.reader = stack.enter_context(closing(connect_reader(path, connection_class)))
             self.idle: SimpleQueue[sqlite3.Connection] = SimpleQueue()
             for _ in range(READER_THREADS):
                 self.idle.put(stack.enter_context(closing(connect_reader(path, connection_class))))
@@ -299,6 +298,6 @@ class _OpenDatabase:
         return await self._loop.run_in_executor(self.connections.threads, run)
 
     def _raise_if_gone(self) -> None:
-        """Reject reads from a file that is gone, because its tasks would not be there after a restart."""
+        """Reject reads from a file that is gone, because its tasks would be missing after a restart."""
         if self.condition.is_gone:
             raise StoreUnavailableError

@@ -24,7 +24,7 @@ _TASK: Final = "(SELECT number FROM task WHERE id = ? AND owner = ?)"
 
 
 def release_all(tables: Tables) -> None:
-    """Make all waiting webhooks due. Claims of the earlier process are void, and their times were on its clock."""
+    """Make all waiting webhooks due: claims of the earlier process are void, and `due` was on its monotonic clock."""
     tables.database.execute(f"UPDATE webhook SET due = 0 WHERE {_WAITING}")
 
 
@@ -37,9 +37,9 @@ def save(tables: Tables, webhook: Webhook, owner: str) -> Webhook | None:
     if found is None:
         return None
     number, state, version = found
-    taken = "UPDATE webhook SET config = ?, a2a_version = ?, due = 0, claim = claim + 1"
+    update = "UPDATE webhook SET config = ?, a2a_version = ?, due = 0, claim = claim + 1"
     updated = database.execute(
-        f"{taken}, attempts = 0, failed = 0, reason = '' WHERE task = ? AND id = ?",
+        f"{update}, attempts = 0, failed = 0, reason = '' WHERE task = ? AND id = ?",
         (encode(config), webhook.a2a_version, number, config.id),
     )
     if updated.rowcount == 0:
@@ -82,11 +82,11 @@ def claim(tables: Tables, limit: int, lease: float) -> list[Claim]:
 def settle(tables: Tables, claim: Claim, report: DeliveryReport) -> bool:
     config = claim.webhook.config
     due = tables.clock.monotonic() + report.pause
-    what = (report.delivered, report.attempts, report.failed, report.reason, due)
+    values = (report.delivered, report.attempts, report.failed, report.reason, due)
     updated = tables.database.execute(
         "UPDATE webhook SET delivered = ?, attempts = ?, failed = ?, reason = ?, due = ?"
         f" WHERE task = {_TASK} AND id = ? AND claim = ?",
-        (*what, config.task_id, claim.owner, config.id, claim.number),
+        (*values, config.task_id, claim.owner, config.id, claim.number),
     )
     return updated.rowcount == 1
 

@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 # ---- tables ---------------------------------------------------------------------------------------------------------
 # The writes to the database, one method for each kind. Called in the writer thread, in a transaction.
 #
-# Invariant: a method rejects a change (StaleWriteError, OverloadedError) before it writes anything. A write costs the
-# size of its events.
+# Invariant: a method rejects a change (StaleWriteError, OverloadedError) before it writes anything. The cost of a write
+# is proportional to the size of its events.
 
 MAX_DOCUMENT: Final = 64 * 1024  # a larger document is not written again, but rebuilt from the events by readers
 PROBE_SIZE: Final = 1024 * 1024  # larger than most writes, because space for a few bytes is not enough
@@ -101,7 +101,7 @@ class AgeClock:
     def __init__(self, wall: Callable[[], float], monotonic: Callable[[], float]) -> None:
         self.wall = wall
         self.monotonic = monotonic
-        self._offset: float | None = None  # of the first wall-clock time to the monotonic time
+        self._offset: float | None = None  # the wall-clock time minus the monotonic time, at the first call
 
     def now(self) -> float:
         wall = self.wall()
@@ -119,7 +119,9 @@ class Tables:
         self._ttl = ttl
         self._max_tasks = max_tasks
         self.clock = clock
-        self._cache: dict[tuple[str, str], _CachedRow] = {}  # by id and owner, so that another owner finds nothing
+        self._cache: dict[
+            tuple[str, str], _CachedRow
+        ] = {}  # by id and owner, so that it never yields the task of another owner
         self._count: int | None = None  # number of all tasks, None until counted
         self._tally_changes: dict[tuple[str, int], int] = {}  # by owner and state: not yet written to the tally
 
@@ -350,7 +352,7 @@ class Tables:
             self._count -= 1
 
     def claim_orphans(self) -> list[tuple[str, str]]:
-        """Raise the epoch of each orphan, so that an earlier process cannot write to it, and return ids and owners."""
+        """Raise the epoch of each orphan, so that no earlier process can write it, and return their ids and owners."""
         # A task at rest is an orphan only if it has a run: an agent that waits for a login, or a message in the task's
         # queue. Then the column `run` is not empty.
         orphans = self.database.execute(
@@ -400,7 +402,7 @@ class SQLiteWriter:
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[_PendingWrite | None] = queue.SimpleQueue()  # None is the last item
         self._closed = False
-        self._swept = 0  # number of expired tasks searched for in this interval, without a write
+        self._swept = 0  # limit of expired tasks removed in this interval while nothing was written
         self._next_interval = 0.0
         self._stopped: asyncio.Future[None] = self._loop.create_future()
         # A daemon thread, so that a process which never calls close() can exit. Acknowledged writes are in the file.
@@ -509,7 +511,7 @@ class SQLiteWriter:
         self._condition.transaction_began()
         try:
             results = [_attempt(write) for write in writes]
-            # Two for each write, so that expired tasks are removed faster than new ones are created.
+            # Two tasks for each write, so that expired tasks are removed faster than new ones are created.
             more = self._tables.sweep(2 * len(writes) or SWEEP_IDLE)
             self._tables.write_tally()
             self._database.execute("COMMIT")

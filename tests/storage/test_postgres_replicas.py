@@ -73,7 +73,7 @@ async def test_a_lease_is_renewed_though_every_reader_waits(
         async with admin.transaction():
             await admin.execute("SELECT pg_advisory_xact_lock(1)")
             for _ in range(2 * READERS):
-                group.create_task(stores[0].database.ask(wait_for_admin))
+                group.create_task(stores[0].database.call(wait_for_admin))
             await until_blocked(admin, READERS)
             assert await stores[0].replicas.lease.renew() is not None
 

@@ -167,13 +167,13 @@ async def test_news_of_many_bytes_come_in_pieces_with_the_memo_once(
 async def test_a_write_that_is_refused_does_not_keep_new_tasks_out(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("apcore_a2a.storage.postgres.store.AWAY", 0.0)
+    monkeypatch.setattr("apcore_a2a.storage.postgres.store.MAX_OUTAGE", 0.0)
     author = Author("t")
     change = author.create()
     change.version = 2**40  # more than the column takes
     with pytest.raises(StoreUnavailableError):
         await store.create(change)
-    assert store.trouble() == "the database refuses"
+    assert store.trouble() == "the database rejects statements"
     await write_task(store, Author("next"))
     assert store.trouble() == ""
 
@@ -258,14 +258,14 @@ async def test_a_server_that_is_away_is_told_in_a_line_and_not_in_tracebacks(
 async def test_while_the_server_is_away_new_tasks_are_refused_at_once(
     own_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "PATIENCE", 0.5)
+    monkeypatch.setattr(writer, "RECONNECT_TIMEOUT", 0.5)
     store = PostgresStore(own_server.url())
     await store.open()
     author = await write_task(store, Author("t"), TaskState.WORKING)
     await asyncio.to_thread(own_server.stop)
     with pytest.raises(StoreUnavailableError):
         await asyncio.wait_for(store.append(author.chunk("x")), 5)
-    monkeypatch.setattr("apcore_a2a.storage.postgres.store.AWAY", 0)
+    monkeypatch.setattr("apcore_a2a.storage.postgres.store.MAX_OUTAGE", 0)
     with pytest.raises(StoreUnavailableError) as refused:
         await store.create(Author("new").create())
     assert refused.value.retry_after > 0
@@ -318,7 +318,7 @@ async def test_a_server_that_says_nothing_is_not_waited_for(
 async def test_a_server_that_says_that_it_starts_is_waited_for_longer(
     url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(writer, "PATIENCE", 0)
+    monkeypatch.setattr(writer, "RECONNECT_TIMEOUT", 0)
     async with Proxy(shared_server().folder) as proxy:
         store = PostgresStore(proxy.url(url))
         await store.open()
@@ -362,12 +362,12 @@ async def test_a_server_that_is_not_there_is_asked_once_for_each_request(error: 
     condition = connection_module.ServerCondition(connection_module.parse_address("postgresql://host/database", {}))
     asked: Any = Pool()  # Any: it has what is used of a pool
     with pytest.raises(StoreUnavailableError):
-        await connection_module.Database(asked, condition).ask(asyncio.sleep)
+        await connection_module.Database(asked, condition).call(asyncio.sleep)
     assert tried == attempts
 
 
 def test_a_standby_that_has_not_taken_over_yet_is_a_server_that_is_away() -> None:
-    assert connection_module.is_lost(
+    assert connection_module.is_connection_lost(
         asyncpg.ReadOnlySQLTransactionError("cannot execute UPDATE in a read-only transaction")
     )
 
@@ -392,8 +392,8 @@ async def test_all_statements_are_answered_in_time_also_while_they_wait_for_a_co
 async def test_a_new_task_does_not_wait_behind_writes_that_have_more_patience(
     own_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "PATIENCE_FOR_NEW", 0.2)
-    monkeypatch.setattr("apcore_a2a.storage.postgres.store.AWAY", 600)  # or it would be refused before it is queued
+    monkeypatch.setattr(writer, "RECONNECT_TIMEOUT_FOR_NEW", 0.2)
+    monkeypatch.setattr("apcore_a2a.storage.postgres.store.MAX_OUTAGE", 600)  # or it would be refused before it is queued
     store = PostgresStore(own_server.url())
     await store.open()
     author = await write_task(store, Author("t"), TaskState.WORKING)

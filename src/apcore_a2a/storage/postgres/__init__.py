@@ -1,4 +1,4 @@
-"""Tasks in a PostgreSQL database: they survive the machine, and any number of processes share them.
+"""Tasks in a PostgreSQL database. They survive the loss of an agent's machine, and any number of processes share them.
 
 A process that has the store open is a *replica*. All replicas are equal. They communicate only through the database.
 
@@ -9,17 +9,17 @@ in the middle, it is unknown whether the group was committed. It is written agai
 counts as written if its last event is stored at its position. So no event is lost, and none is stored twice.
 
 **The runner of a task is in its row** (`runner`): the name of a replica while the task runs there or messages wait for
-it, NULL while the task waits for its user or has ended, '' while it waits for any replica with room. A write is
+it, NULL while the task waits for its user or has ended, '' while it waits for any replica with capacity. A write is
 rejected if the row names another replica.
 
 **Each replica holds a lease** (`replicas`). It renews one row of its own, by the server's clock, so the clocks of the
-replicas do not matter and the cost does not grow with the tasks. A replica that misses its time may be declared dead,
-and stays dead: it cannot renew the row, it stops its runs, and it joins under a new name. The others claim its tasks
-and raise the `epoch` of each, so that later writes of the replica that was declared dead are rejected.
+replicas do not matter and the cost does not grow with the tasks. A replica that does not renew its row in time may be
+declared dead, which is final: it cannot renew the row, it stops its runs, and it joins under a new name. The others
+claim its tasks and raise the `epoch` of each, so that later writes of the replica that was declared dead are rejected.
 
-**The followers of a task are in its row, too** (`watchers`): the names of the replicas with readers of it. A write
-returns them, so the writer wakes exactly these replicas after its commit (`notifications`). NOTIFY within the
-transaction would make every commit wait for a lock that the whole server shares. A wake-up may get lost, so readers
+**The followers of a task are in its row, too** (`watchers`): the names of the replicas whose clients read the task. A
+write returns them, so the writer wakes exactly these replicas after its commit (`notifications`). NOTIFY within the
+transaction would make every commit wait for a lock that the whole server shares. A wake-up may get lost, so followers
 also poll once a second.
 
 **What a table holds** (`schema`):
@@ -28,7 +28,8 @@ also poll once a second.
 - `event`: each event, under the number of its task and its own.
 - `webhook`: the webhooks of tasks and their cursors (`webhooks`).
 - `replica`: one row for each replica. `command`: requests from one replica to another (`replicas`).
-- `about`: the version of these tables, the oldest version that works beside it, and the key of page tokens.
+- `about`: the version of these tables, the oldest version whose replicas can use them, and the key of page tokens.
 
-Texts that come from clients (ids, owners) are stored as bytes: PostgreSQL's text does not accept NUL, and JSON's does.
+Texts that come from clients (ids, owners) are stored as `bytea`, because PostgreSQL's `text` rejects NUL characters,
+which JSON strings may contain.
 """

@@ -20,7 +20,7 @@ CONNECT_TIME: Final = 5.0  # seconds to open a connection
 ANSWER_TIME: Final = 5.0  # seconds for an answer
 LOG_INTERVAL: Final = 60.0  # seconds between two log lines about the same failure
 READERS: Final = 3  # connections for clients' reads; with those of writer, notifications and upkeep, a replica has six
-# The server's timeouts are shorter than ours: a statement that we give up is not executed later.
+# The server's timeouts are shorter than the client's, so a statement that timed out is not executed later.
 LIMITS: Final = {
     "statement_timeout": "4500",
     "lock_timeout": "4000",
@@ -29,7 +29,7 @@ LIMITS: Final = {
     "application_name": "apcore-a2a",
 }
 
-if TYPE_CHECKING:  # it takes a type parameter, the class of rows, for type checkers only
+if TYPE_CHECKING:  # only for type checkers, the class has a type parameter, the class of rows
     Connection = asyncpg.Connection[asyncpg.Record]
 else:
     Connection = asyncpg.Connection
@@ -38,8 +38,11 @@ else:
 FAILURES: Final = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
 # Errors after which it is unknown whether the server executed the statement, and SQLSTATE classes of the same meaning.
 _LOST: Final = (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.PostgresConnectionError)
-# Connection exceptions. The server shuts down, or has just crashed. It is a standby that was not promoted yet.
-_LOST_STATES: Final = ("08", "57P", "25006")
+_LOST_STATES: Final = (
+    "08",  # connection exceptions
+    "57P",  # the server shuts down, starts up, or has just crashed
+    "25006",  # the server is a standby that was not promoted yet
+)
 
 
 class Address(NamedTuple):
@@ -67,7 +70,7 @@ def parse_address(url: str, own_options: Mapping[str, object]) -> Address:
     if parts.scheme not in ("postgresql", "postgres") or parts.fragment:
         raise ValueError("a store URL has the form postgresql://user@host/database")
     try:
-        parts.port  # noqa: B018  # reading it checks it
+        parts.port  # noqa: B018  # raises ValueError if it is invalid
     except ValueError:
         raise ValueError("the port in the store URL is not a number") from None  # the cause shows the password
     others: list[tuple[str, str]] = []
@@ -82,7 +85,7 @@ def parse_address(url: str, own_options: Mapping[str, object]) -> Address:
 
 
 class PlainConnection(Connection):
-    """A pooled connection that is not reset after each use, which saves a round trip: no use changes its settings."""
+    """A pooled connection that is not reset after each use, because no use changes its settings. Saves a round trip."""
 
     def get_reset_query(self) -> str:
         return ""
@@ -105,7 +108,7 @@ async def connect_pool(address: Address, size: int) -> "asyncpg.Pool[asyncpg.Rec
     limits = {**LIMITS, "search_path": address.schema}
     pool = asyncpg.create_pool(
         address.dsn,
-        min_size=0,  # else asyncpg itself reconnects, and logs a traceback for each failed attempt
+        min_size=0,  # otherwise asyncpg itself reconnects, and logs a traceback for each failed attempt
         max_size=size,
         timeout=CONNECT_TIME,
         command_timeout=ANSWER_TIME,
@@ -115,7 +118,7 @@ async def connect_pool(address: Address, size: int) -> "asyncpg.Pool[asyncpg.Rec
     return await pool
 
 
-def is_lost(error: BaseException) -> bool:
+def is_connection_lost(error: BaseException) -> bool:
     """Return whether the connection failed, not the statement: the server may or may not have executed it."""
     if isinstance(error, _LOST):
         return True
@@ -123,13 +126,16 @@ def is_lost(error: BaseException) -> bool:
     return isinstance(error, asyncpg.PostgresError) and state.startswith(_LOST_STATES)
 
 
-def says_down(error: BaseException) -> bool:
-    """Return whether the server itself says that it starts or shuts down: it serves no client."""
+def is_starting_or_stopping(error: BaseException) -> bool:
+    """Return whether the server itself reports that it is starting up or shutting down, and so serves no client."""
     return isinstance(error, asyncpg.CannotConnectNowError)
 
 
-def why_not(error: BaseException, address: Address) -> StoreUnavailableError:
-    """Return why the store cannot be opened, and what to do. Texts of the server are left out: they may name users."""
+def opening_error(error: BaseException, address: Address) -> StoreUnavailableError:
+    """Return the error that says why the store cannot be opened, and what to do.
+
+    It does not contain the texts of the server, which may name users.
+    """
     where = address.shown
     match error:
         case StoreUnavailableError():
@@ -162,24 +168,24 @@ class ServerCondition:
     def __init__(self, address: Address) -> None:
         self._address = address
         self._trouble = ""
-        self._away_since: float | None = None
-        # When the server last said that it starts or shuts down, and serves no client. A later answer does not reset
-        # it, because the renewal of the lease may still wait for the server.
+        self._outage_since: float | None = None
+        # When the server last reported that it is starting up or shutting down. A later answer does not reset it,
+        # because the renewal of the lease may still wait for the server.
         self.down_at = float("-inf")
         self._logged_at = float("-inf")
 
     def failed(self, error: BaseException) -> StoreUnavailableError:
-        """Note a failure. Return the error to raise instead."""
+        """Record a failure, and return the error to raise instead."""
         now = time.monotonic()
-        if says_down(error):
+        if is_starting_or_stopping(error):
             self.down_at = now
-        if is_lost(error):
+        if is_connection_lost(error):
             self._trouble = "the database does not answer"
-            if self._away_since is None:
-                self._away_since = now
+            if self._outage_since is None:
+                self._outage_since = now
         else:
-            self._trouble = "the database refuses"
-            self._away_since = None
+            self._trouble = "the database rejects statements"
+            self._outage_since = None
         if now - self._logged_at >= LOG_INTERVAL:
             self._logged_at = now
             extra = {"store": self._address.shown, "reason": type(error).__name__, "says": str(error)[:200]}
@@ -187,23 +193,23 @@ class ServerCondition:
         return StoreUnavailableError()
 
     def succeeded(self) -> None:
-        """Note an answer of the server."""
+        """Record an answer of the server."""
         if self._trouble:
             logger.info("task store is available again", extra={"store": self._address.shown})
             self._trouble = ""
-            self._away_since = None
+            self._outage_since = None
             self._logged_at = float("-inf")
 
     @property
-    def away_for(self) -> float:
-        """Seconds for which the database has not answered; 0 while it answers, be it with errors."""
-        if self._away_since is None:
+    def outage_seconds(self) -> float:
+        """Seconds for which the database has not answered. 0 while it answers, even with errors."""
+        if self._outage_since is None:
             return 0.0
-        return time.monotonic() - self._away_since
+        return time.monotonic() - self._outage_since
 
     @property
     def trouble(self) -> str:
-        """What is wrong, without paths and addresses; empty if the database answers."""
+        """The public reason for which the database is unavailable, without paths and addresses, or ""."""
         return self._trouble
 
 
@@ -231,29 +237,27 @@ class Database:
 
     @property
     def down_at(self) -> float:
-        """When the server last said that it serves no client, by the monotonic clock."""
+        """The monotonic time at which the server last reported that it was starting up or shutting down."""
         return self.condition.down_at
 
-    async def ask(self, ask: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        """Return the result of `ask` with a connection. It is called again if that connection was broken.
+    async def call(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        """Call a function with a connection and these arguments, and return its result.
 
-        Any: the arguments of `ask`.
+        The function is called again if the connection was broken.
 
         Raises:
             StoreUnavailableError: the database does not answer in time.
         """
-        return await self._in_time(self._ask_repeatedly, ask, *arguments)
+        return await self._in_time(self._call_repeatedly, function, *arguments)
 
-    async def ask_once(self, ask: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        """Return the result of `ask` with a connection. It is never called again: it must not be executed twice.
-
-        Any: the arguments of `ask`.
+    async def call_once(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        """Call a function that must not be executed twice, and return its result.
 
         Raises:
             StoreUnavailableError: the database does not answer in time, or the connection broke. The statement may have
                 been executed.
         """
-        return await self._in_time(self._ask_once, ask, *arguments)
+        return await self._in_time(self._call_once, function, *arguments)
 
     async def _in_time(self, attempt: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         try:
@@ -264,23 +268,27 @@ class Database:
         self.condition.succeeded()
         return answer
 
-    async def _ask_repeatedly(self, ask: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        """Ask again while connections are broken, as all are after a restart. An unreachable server is asked once."""
+    async def _call_repeatedly(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        """Retry while connections are broken, as all are after a restart. Do not retry if the server is unreachable."""
         for _ in range(self._pool.get_max_size()):
             try:
-                return await self._ask_once(ask, *arguments)
+                return await self._call_once(function, *arguments)
             except FAILURES as error:
-                if not is_lost(error) or isinstance(error, (TimeoutError, ConnectionRefusedError)) or says_down(error):
+                if (
+                    not is_connection_lost(error)
+                    or isinstance(error, (TimeoutError, ConnectionRefusedError))
+                    or is_starting_or_stopping(error)
+                ):
                     raise
                 self.condition.failed(error)
-        return await self._ask_once(ask, *arguments)
+        return await self._call_once(function, *arguments)
 
-    async def _ask_once(self, ask: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+    async def _call_once(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         connection = await self._pool.acquire()
         try:
-            return await ask(connection, *arguments)
+            return await function(connection, *arguments)
         except (TimeoutError, asyncio.CancelledError):
-            # Else asyncpg would have the server cancel the statement, and wait for that as long, before the release.
+            # Otherwise asyncpg would ask the server to cancel the statement, and wait for that as long again.
             connection.terminate()
             raise
         finally:

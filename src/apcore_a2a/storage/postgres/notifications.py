@@ -1,7 +1,7 @@
 """Wake-ups between replicas: one connection that sends and receives PostgreSQL notifications.
 
 Invariant: a notification is sent after the commit of the write that it announces. It may get lost while there is no
-connection, so a replica that waits for one also polls.
+connection, so a replica that waits for notifications also polls.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class Notifications:
         self._condition = condition
         self._channel = ""
         self._connection: Connection | None = None
-        self._outbox: dict[str, set[str]] = {}  # words to send, by replica
+        self._outbox: dict[str, set[str]] = {}  # words of the payloads to send, by replica
         self._to_send = asyncio.Event()
         self._woken = asyncio.Event()
         self._received: set[str] = set()
@@ -45,7 +45,7 @@ class Notifications:
         self._work: asyncio.Task[None] | None = None
 
     def open(self, name: str) -> None:
-        """Listen under a name from now on."""
+        """Listen for notifications to this name from now on."""
         self._channel = self._channel_of(name)
         if self._work is None:
             self._work = asyncio.get_running_loop().create_task(self._run(), name="postgres notifications")
@@ -117,7 +117,7 @@ class Notifications:
         return connection
 
     def _channel_of(self, replica: str) -> str:
-        # Names of replicas are unique on the server. The channel of all replicas is that of one schema.
+        # Names of replicas are unique on the server. The channel of all replicas contains the schema.
         return f"a2a_{replica}" if replica else f"a2a_all_{self._address.schema}"[:63]
 
     def _on_notification(self, connection: object, pid: int, channel: str, payload: object) -> None:

@@ -26,14 +26,14 @@ class PostgresParts:
         self.tokens = tokens
         self.retention = retention
         self.database = database
-        # The lease has a connection of its own: it is renewed in time while clients wait for theirs.
+        # For the lease and other background work: its own connection, so that it never waits for the reads of clients.
         self.upkeep = upkeep
         self.condition = database.condition
         self.notifications = Notifications(address, self.condition)
         self.writer = PostgresWriter(address, self.condition, retention, wake=self.notifications.wake_followers)
 
     async def close(self) -> None:
-        """Close the connections, those of the writer and the notifications apart."""
+        """Close the connections, except those of the writer and of the notifications, which close their own."""
         await self.upkeep.close()
         await self.database.close()
 

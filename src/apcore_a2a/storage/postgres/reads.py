@@ -39,7 +39,8 @@ _TASK_AT: Final = """
     ) AS events
     FROM task WHERE id = $1 AND owner = $2 AND version >= $3
 """
-# `total` is the size of the events up to one. PostgreSQL knows the length of a body without reading it.
+# `total` is the cumulative size of the events, each with those before it. PostgreSQL knows the length of a body without
+# reading it.
 _EVENTS: Final = """
     SELECT body FROM task LEFT JOIN LATERAL (
         SELECT sequence, body FROM (
@@ -118,7 +119,7 @@ async def task_at(connection: Connection, task_id: str, owner: str, version: int
         return None
     if row["version"] == row["document_version"] == version:
         return Document(row["document"])
-    body = row["document"] if row["is_older"] else None  # a later document is of no use
+    body = row["document"] if row["is_older"] else None  # a later document cannot be rolled back to `version`
     events = row["events"] or []
     if sum(map(len, events)) > LARGE:
         return await asyncio.to_thread(sql.rebuild_document, body, events)
@@ -148,7 +149,7 @@ async def page(connection: Connection, query: Query, tokens: PageTokens) -> Page
             f" ORDER BY {order} LIMIT ${limit}",
             *parameters,
             *position,
-            query.limit + 1,  # one more than shown: if it exists, there is a next page
+            query.limit + 1,  # one more, which shows that there is a next page
         )
         records, last = await _read_page(connection, rows, query)
     return Page(records, tokens.seal(last, query.owner), total)
@@ -209,10 +210,10 @@ def _below_cursor(cursor: Cursor | None, used: int) -> tuple[str, tuple[object, 
 
 
 # ---- usage ----------------------------------------------------------------------------------------------------------
-# How much the database keeps for a quota key. Invariant: nothing is counted by a write, so no writer waits for a count.
+# How much data the database stores for a quota key. Invariant: a write counts nothing, so no writer waits for a count.
 #
-# A row with the usage of an owner would be updated by every write of that owner, one after the other, from whichever
-# replica. So tasks are counted on request: their rows and documents, and the events since the document of a task that
+# A row with the usage of an owner would be updated by every write of that owner at any replica, one after the other. So
+# tasks are counted on request: their rows and documents, and the events since the document of a task that
 # is larger (`statements.MAX_DOCUMENT`) or still runs. PostgreSQL knows the length of long values without reading them.
 
 SAMPLE: Final = 4_000  # pages that are read to estimate the usage of all tasks: 32 MB
@@ -226,7 +227,7 @@ _COUNT: Final = """
         ) END
     ), 0)::bigint AS bytes FROM task
 """
-# In the index the owners with a tenant follow their quota key, and no other owner comes between.
+# The owners of a quota key are adjacent in the index: the key itself, then the key, a newline and a tenant.
 _OF_QUOTA_KEY: Final = f"{_COUNT} WHERE owner = $1 OR (owner >= $1 || '\\x0a'::bytea AND owner < $1 || '\\x0b'::bytea)"
 _PAGES: Final = "SELECT pg_relation_size('task') / current_setting('block_size')::bigint"
 

@@ -1,7 +1,7 @@
 """The roles of one replica among the processes that share a database: lease, claims on tasks, watch and requests.
 
-Invariant: all times are the server's. An expired lease can be renewed until another replica declares its holder dead.
-A dead replica is dead for good under that name, and its tasks are claimed only after it was declared dead.
+Invariant: all times are measured by the server's clock. An expired lease can be renewed until another replica declares
+its holder dead. That is final for this name. The tasks of a replica are claimed only after it was declared dead.
 """
 
 import os
@@ -28,13 +28,13 @@ from apcore_a2a.storage.postgres.statements import to_bytes, to_text
 
 MAX_EVENTS: Final = 2_000  # events in one read of updates
 MAX_UPDATE_BYTES: Final = 8 * 1024 * 1024  # bytes of events in one read of updates, after the first event
-KEPT_SECONDS: Final = 60.0  # how long the row of a dead replica without tasks is kept, and each request
+KEPT_SECONDS: Final = 60.0  # age at which rows are deleted: those of dead replicas without tasks, and requests
 
 
 class PostgresReplicas:
     """The roles of this replica: `Replicas` of `storage/contract.py`.
 
-    Repeated work of the replica itself uses the connection `upkeep`, so that it never waits for clients.
+    Background work of the replica uses the connection `upkeep`, so that it never waits for the reads of clients.
     """
 
     def __init__(self, store: OpenStore, *, lease: float) -> None:
@@ -49,7 +49,8 @@ class PostgresReplicas:
 REGISTER: Final = """
     INSERT INTO replica (name, until, place) VALUES ($1, clock_timestamp() + make_interval(secs => $2), $3)
 """
-# Returns the seconds until the next lease of another replica expires: of those that are alive, and of those with tasks.
+# Returns the seconds until the next lease of another replica expires. Expired leases count only if their holder has
+# tasks.
 RENEW: Final = """
     UPDATE replica SET until = clock_timestamp() + make_interval(secs => $2)
     WHERE name = $1 AND NOT is_dead RETURNING (
@@ -94,29 +95,30 @@ class PostgresLease:
         name = secrets.token_hex(8)
         place = f"{socket.gethostname()}:{os.getpid()}"
         parts = self._store.parts
-        await parts.upkeep.ask(_execute, REGISTER, name, self.seconds, place)
+        await parts.upkeep.call(_execute, REGISTER, name, self.seconds, place)
         parts.writer.replica = name
         parts.notifications.open(name)
 
     async def leave(self) -> None:
         """Declare this replica dead, so that the others claim its tasks at once."""
-        await self._store.parts.upkeep.ask(_execute, LEAVE, self.name)
+        await self._store.parts.upkeep.call(_execute, LEAVE, self.name)
 
     async def renew(self) -> float | None:
-        found: float | None = await self._store.parts.upkeep.ask(_fetch_value, RENEW, self.name, self.seconds)
+        found: float | None = await self._store.parts.upkeep.call(_fetch_value, RENEW, self.name, self.seconds)
         return found
 
     async def clean_up(self) -> None:
         upkeep = self._store.parts.upkeep
-        await upkeep.ask(_execute, DELETE_DEAD, KEPT_SECONDS)
-        await upkeep.ask(_execute, RESTORE_DELETED)
-        await upkeep.ask(_execute, DELETE_REQUESTS, KEPT_SECONDS)
+        await upkeep.call(_execute, DELETE_DEAD, KEPT_SECONDS)
+        await upkeep.call(_execute, RESTORE_DELETED)
+        await upkeep.call(_execute, DELETE_REQUESTS, KEPT_SECONDS)
 
 
 # ---- claims on tasks -------------------------------------------------------------------------------------------------
 
-# First the mark, then the claim. A replica that renews its lease at this moment either waits for the mark, and learns
-# that it is dead, or is not in `dead`. SKIP LOCKED: several replicas may claim at once, and each task is claimed once.
+# A replica is marked as dead before its tasks are claimed. If it renews its lease at this moment, either its renewal
+# waits for the mark and fails, or the lease is no longer expired and the replica is not in `dead`. SKIP LOCKED: several
+# replicas may claim at once, and each task is claimed once.
 CLAIM_ORPHANS: Final = """
     WITH dead AS (
         UPDATE replica SET is_dead = TRUE WHERE NOT is_dead AND until < clock_timestamp() RETURNING name
@@ -161,33 +163,33 @@ class PostgresClaims:
         return await self._claim(CLAIM_QUEUED, limit)
 
     async def count_queued(self, limit: int) -> int:
-        return int(await self._store.parts.database.ask(_fetch_value, COUNT_QUEUED, limit))
+        return int(await self._store.parts.database.call(_fetch_value, COUNT_QUEUED, limit))
 
     async def _claim(self, statement: str, limit: int) -> list[Record]:
         upkeep = self._store.parts.upkeep
-        claimed = await upkeep.ask_once(_fetch, statement, self._name, limit)
+        claimed = await upkeep.call_once(_fetch, statement, self._name, limit)
         records: list[Record] = []
         for row in claimed:
-            record = await upkeep.ask(load, to_text(row["id"]), to_text(row["owner"]))
+            record = await upkeep.call(load, to_text(row["id"]), to_text(row["owner"]))
             if record is not None and record.runner == self._name:
                 records.append(record)
         return records
 
     async def claim(self, task_id: str, owner: str) -> Record | None:
         database = self._store.parts.database
-        await database.ask(_execute, CLAIM_ONE, to_bytes(task_id), to_bytes(owner), self._name)
-        record = await database.ask(load, task_id, owner)
+        await database.call(_execute, CLAIM_ONE, to_bytes(task_id), to_bytes(owner), self._name)
+        record = await database.call(load, task_id, owner)
         return record
 
     async def own_tasks(self) -> list[tuple[str, str]]:
-        rows = await self._store.parts.upkeep.ask(_fetch, "SELECT id, owner FROM task WHERE runner = $1", self._name)
+        rows = await self._store.parts.upkeep.call(_fetch, "SELECT id, owner FROM task WHERE runner = $1", self._name)
         return [(to_text(row["id"]), to_text(row["owner"])) for row in rows]
 
 
 # ---- followed tasks --------------------------------------------------------------------------------------------------
 
-# A task that has ended has no followers, because nothing follows. A second entry would only be another version of the
-# row. The names of deleted replicas are removed on this occasion.
+# A task that has ended gets no followers, because no event follows. A name that is in `watchers` is not added again,
+# which would only write another version of the row. The names of deleted replicas are removed on this occasion.
 FOLLOW: Final = """
     UPDATE task SET watchers = array_append(ARRAY(SELECT name FROM replica WHERE name = ANY(watchers)), $3)
     WHERE id = $1 AND owner = $2 AND ended IS NULL AND NOT watchers @> ARRAY[$3]
@@ -198,7 +200,7 @@ IS_FOLLOWED: Final = """
         SELECT FROM replica WHERE name = ANY(watchers) AND name <> $3 AND until > clock_timestamp()
     ))
 """
-# A memo is returned with the first event of its task. `total` is the size of the events up to one, as in `reads`.
+# A memo is returned with the first event of its task. `total` is the cumulative size of the events, as in `reads`.
 READ_UPDATES: Final = """
     SELECT * FROM (
         SELECT followed.id AS id, number, version, epoch, runner, body,
@@ -226,17 +228,17 @@ class PostgresWatch:
 
     async def follow(self, task_id: str, owner: str) -> Record | None:
         database = self._store.parts.database
-        # First the entry, then the read: each write after the read wakes this replica.
-        await database.ask(_execute, FOLLOW, to_bytes(task_id), to_bytes(owner), self._name)
-        return await database.ask(load, task_id, owner)
+        # The entry is written before the task is read, so that each write after the read wakes this replica.
+        await database.call(_execute, FOLLOW, to_bytes(task_id), to_bytes(owner), self._name)
+        return await database.call(load, task_id, owner)
 
     async def unfollow(self, task_ids: Sequence[str]) -> None:
         ids = [to_bytes(task_id) for task_id in task_ids]
-        await self._store.parts.database.ask(_execute, UNFOLLOW, self._name, ids)
+        await self._store.parts.database.call(_execute, UNFOLLOW, self._name, ids)
 
     async def is_followed_elsewhere(self, task_id: str, owner: str) -> bool:
         database = self._store.parts.database
-        found = await database.ask(_fetch_value, IS_FOLLOWED, to_bytes(task_id), to_bytes(owner), self._name)
+        found = await database.call(_fetch_value, IS_FOLLOWED, to_bytes(task_id), to_bytes(owner), self._name)
         return found is not None
 
     async def read_updates(self, followed: Sequence[FollowedTask]) -> list[TaskUpdate]:
@@ -244,7 +246,7 @@ class PostgresWatch:
         owners = [to_bytes(each.owner) for each in followed]
         versions = [each.version for each in followed]
         database = self._store.parts.database
-        rows = await database.ask(_fetch, READ_UPDATES, ids, owners, versions, MAX_EVENTS, MAX_UPDATE_BYTES)
+        rows = await database.call(_fetch, READ_UPDATES, ids, owners, versions, MAX_EVENTS, MAX_UPDATE_BYTES)
         updates: dict[bytes, TaskUpdate] = {}
         for row in rows:
             update = updates.get(row["id"])
@@ -272,7 +274,7 @@ class PostgresWatch:
 
 # ---- requests between replicas ---------------------------------------------------------------------------------------
 
-# A request is posted once, also if the connection breaks and it is posted again: each body is unique.
+# A request is posted once, even if the connection breaks and the statement is repeated, because each body is unique.
 POST: Final = """
     WITH earlier AS (
         SELECT number FROM command WHERE replica = $3 AND sender = $5 AND body = $4
@@ -284,7 +286,8 @@ POST: Final = """
     )
     SELECT number FROM earlier UNION ALL SELECT number FROM posted
 """
-# A request that was taken and is not known here was lost with a connection, on its way.
+# A request that is marked as taken, but unknown to this process, was lost with a broken connection. It is returned
+# again.
 TAKE: Final = """
     UPDATE command SET is_taken = TRUE WHERE number IN (
         SELECT number FROM command WHERE replica = $1 AND refusal IS NULL AND number <> ALL($2::bigint[])
@@ -301,12 +304,12 @@ class PostgresMailbox:
 
     def __init__(self, store: OpenStore) -> None:
         self._store = store
-        self._taken: set[int] = set()  # requests in work, and those whose answer could not be written
+        self._taken: set[int] = set()  # requests in progress, and those whose answer could not be written
 
     async def post(self, task_id: str, owner: str, runner: str, body: bytes) -> int | None:
         parts = self._store.parts
         key = to_bytes(task_id), to_bytes(owner)
-        number = await parts.database.ask(_fetch_value, POST, *key, runner, body, parts.writer.replica)
+        number = await parts.database.call(_fetch_value, POST, *key, runner, body, parts.writer.replica)
         if number is None:
             return None
         parts.notifications.wake_for_request(runner)
@@ -314,23 +317,23 @@ class PostgresMailbox:
 
     async def take(self) -> list[ReplicaRequest]:
         parts = self._store.parts
-        rows = await parts.upkeep.ask(_fetch, TAKE, parts.writer.replica, list(self._taken))
+        rows = await parts.upkeep.call(_fetch, TAKE, parts.writer.replica, list(self._taken))
         self._taken.update(row["number"] for row in rows)
         return [ReplicaRequest(row["number"], to_text(row["task"]), to_text(row["owner"]), row["body"]) for row in rows]
 
     async def finish(self, number: int, rejection: str = "") -> None:
         parts = self._store.parts
-        sender = await parts.upkeep.ask(_fetch_value, FINISH, number, rejection)
+        sender = await parts.upkeep.call(_fetch_value, FINISH, number, rejection)
         self._taken.discard(number)
         if sender is not None:
             parts.notifications.wake_for_request(sender)
 
     async def answer(self, number: int) -> str | None:
-        found: str | None = await self._store.parts.database.ask(_fetch_value, ANSWER, number)
+        found: str | None = await self._store.parts.database.call(_fetch_value, ANSWER, number)
         return found
 
     async def withdraw(self, number: int) -> bool:
-        return await self._store.parts.database.ask(_fetch_value, WITHDRAW, number) is not None
+        return await self._store.parts.database.call(_fetch_value, WITHDRAW, number) is not None
 
 
 # ---- statements over a connection ------------------------------------------------------------------------------------
@@ -345,4 +348,4 @@ async def _fetch(connection: Connection, statement: str, *values: object) -> lis
 
 
 async def _fetch_value(connection: Connection, statement: str, *values: object) -> Any:
-    return await connection.fetchval(statement, *values)  # Any: of the one column, whatever it is
+    return await connection.fetchval(statement, *values)  # Any: the value of the only column

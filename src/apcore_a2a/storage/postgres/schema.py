@@ -1,7 +1,7 @@
 """The tables, and the migrations that create them.
 
 Invariant: a migration is applied as a whole or not at all, by one replica at a time. A replica of the previous version
-works beside a new one. So a migration only adds, and removes only what the previous version no longer reads (`OLDEST`).
+can use the new tables. So a migration removes only what the previous version does not read (`OLDEST`).
 """
 
 import re
@@ -21,8 +21,8 @@ LOCK: Final = 0x41324154  # "A2AT": the advisory lock that a replica holds while
 # changes no indexed column, as most events do, touches no index if the page has room. `fillfactor` leaves that room.
 #
 # Two rules are triggers, so that no statement can omit them: the removal of a task removes its events and webhooks, and
-# an event is due to the webhooks of its task. A statement sees the webhooks of the time when it began. A trigger also
-# sees one that was saved while the statement waited for the row.
+# an event is due to the webhooks of its task. A statement sees the webhooks that were saved before it began. A trigger
+# also sees one that was saved while the statement waited for the row.
 #
 # A released migration never changes, because databases have applied it. A change of the tables is a new migration at
 # the end.

@@ -1,7 +1,8 @@
 """Writes of any number of tasks as one SQL statement.
 
 Invariant: a write is rejected, alone and without effect, if its version or epoch is stale, if the task has ended, if
-another replica runs it, or if it belongs to another owner. The cost of a write is the size of its events.
+another replica runs it, or if it belongs to another owner. The cost of a write is proportional to the size of its
+events.
 """
 
 import asyncio
@@ -18,11 +19,11 @@ from apcore_a2a.storage.sql import CODES
 MAX_DOCUMENT: Final = 64 * 1024  # bytes of a document; larger ones are not stored: readers rebuild them from the events
 _RUNNING: Final = frozenset({TaskState.SUBMITTED, TaskState.WORKING})
 
-# `given` has a row for each write, `logs` one for each event. A new task whose id or key is in use is not created. An
-# existing task that does not match is not updated. Neither is in `done`, and only tasks in `done` get their events.
-# `id = ANY` is for the planner: with it the tasks are always found by their index, however they are joined then.
-# A task that any replica may run is followed by this one, whose client waits for it.
-# A NULL for memo or run means unchanged: a memo may be large, and is not sent again with each event.
+# `given` has a row for each write, numbered by `place`, and `logs` one for each event. A new task whose id or key is in
+# use is not created. An existing task that does not match is not updated. Neither is in `done`, and only tasks in
+# `done` get their events. `id = ANY` is for the planner: with it, the tasks are always found by their index, however
+# they are joined. If any replica may run a new task (`runner = ''`), this replica follows it, because its client waits
+# for the task. A NULL for memo or run means unchanged: a memo may be large, and is not sent again with each event.
 WRITE: Final = """
     WITH given AS (
         SELECT * FROM unnest(
@@ -87,25 +88,26 @@ FIND_WRITTEN: Final = """
     WHERE id = $1 AND owner = $2
 """
 FIND_KEY: Final = "SELECT id FROM task WHERE owner = $1 AND key = $2"
-# Whether a webhook of the task still waits for an event. Then the ended task is kept, for twice the TTL at most, in
-# case no process delivers any more.
-_OWES: Final = """(webhooks > 0 AND EXISTS (
+# Whether a webhook of the task still waits for an event. Then the ended task is stored longer, but at most for twice
+# the TTL, because webhooks may have been disabled meanwhile.
+_WEBHOOK_WAITS: Final = """(webhooks > 0 AND EXISTS (
     SELECT 1 FROM webhook WHERE webhook.task = number AND NOT failed AND delivered < latest
 ))"""
-# SKIP LOCKED: tasks that another replica is removing are left to it. An array and a scalar, not joins: so the rows are
-# found by their indexes, whatever the planner may not do (`writer.PLANNING`), and tasks that stay are not read.
+# SKIP LOCKED: tasks that another replica is removing are left to it. The subqueries are an array and a scalar, not
+# joins, so that rows are found by index although `writer.PLANNING` disables some joins, and tasks that stay are not
+# read.
 REMOVE_EXPIRED: Final = f"""
     WITH clock AS (SELECT coalesce($1::double precision, extract(epoch FROM clock_timestamp())::float) AS now)
     DELETE FROM task WHERE number = ANY(ARRAY(
         SELECT number FROM task
         WHERE ended <= (SELECT now FROM clock) - $2::double precision
-            AND (ended <= (SELECT now FROM clock) - 2 * $2::double precision OR NOT {_OWES})
+            AND (ended <= (SELECT now FROM clock) - 2 * $2::double precision OR NOT {_WEBHOOK_WAITS})
         ORDER BY ended, number LIMIT $3 FOR UPDATE SKIP LOCKED
     ))
 """
 REMOVE_OLDEST: Final = f"""
     DELETE FROM task WHERE number = ANY(ARRAY(
-        SELECT number FROM task WHERE ended IS NOT NULL AND NOT {_OWES}
+        SELECT number FROM task WHERE ended IS NOT NULL AND NOT {_WEBHOOK_WAITS}
         ORDER BY ended, number LIMIT $1 FOR UPDATE SKIP LOCKED
     ))
 """
@@ -122,7 +124,7 @@ def to_text(stored: bytes) -> str:
 
 
 class Write(Struct, kw_only=True, gc=False):
-    """One or more changes of one task, copied when they were submitted, because the live task moves on."""
+    """One or more changes of one task, copied when they were submitted, because the live task changes later."""
 
     is_new: bool
     id: bytes
@@ -151,7 +153,7 @@ class Write(Struct, kw_only=True, gc=False):
         return self.state in AT_REST
 
     def runner(self, replica: str) -> str | None:
-        """Return the runner of the task after this write: this replica, "" for any replica with room, or None."""
+        """Return the runner of the task after this write: this replica, "" for any replica with capacity, or None."""
         if self.state not in _RUNNING and not self.run:
             return None
         if self.hand_on:

@@ -1,7 +1,7 @@
 """The PostgreSQL store: passes each write to the writer, and each read to a connection of a small pool.
 
 The docstring of the package explains the design: `schema` has the tables, `statements` and `writer` the writes, `reads`
-the reads, `replicas` and `notifications` what several processes need, `connection` the connections and their errors.
+the reads, `replicas` and `notifications` the cooperation of replicas, `connection` the connections and their errors.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.storage.contract import ALL_EVENTS, ALL_OWNERS, Change, Page, Query, Record, Usage
 from apcore_a2a.storage.postgres import reads
-from apcore_a2a.storage.postgres.connection import FAILURES, Connection, Database, parse_address, why_not
+from apcore_a2a.storage.postgres.connection import FAILURES, Connection, Database, opening_error, parse_address
 from apcore_a2a.storage.postgres.parts import PostgresParts, open_parts
 from apcore_a2a.storage.postgres.replicas import PostgresReplicas
 from apcore_a2a.storage.postgres.schema import check_name
@@ -25,17 +25,17 @@ from apcore_a2a.storage.sql import DEFAULT_TTL, ReadOption, read_options
 logger = logging.getLogger(__name__)
 
 ORPHANS_AT_ONCE: Final = 100  # the others are left to other replicas, or to the next claim
-AWAY: Final = 1.0  # seconds without the database after which new tasks are rejected at once
+MAX_OUTAGE: Final = 1.0  # seconds without an answer of the database, after which new tasks are rejected at once
 
-# How the text of each option in a store URL is read.
+# The options of a store URL, with the functions that parse them.
 _OPTIONS: Final[dict[str, ReadOption]] = {"ttl": float, "max_tasks": int, "lease": float}
 
 
 class PostgresStore:
-    """Keeps tasks and their events in a PostgreSQL database, for any number of processes at once.
+    """Stores tasks and their events in a PostgreSQL database, for any number of processes at once.
 
-    Ended tasks are kept for `ttl` seconds, at most `max_tasks` tasks in all. A process that does not renew its `lease`
-    (in seconds) is declared dead, and the others take over its tasks.
+    Ended tasks are stored for `ttl` seconds. The database holds at most `max_tasks` tasks. A process that does not
+    renew its lease within `lease` seconds is declared dead, and the others take over its tasks.
 
     Example:
         >>> from apcore_a2a.storage.postgres.store import PostgresStore
@@ -92,7 +92,7 @@ class PostgresStore:
             await self._opened.writer.open()
         except (*FAILURES, ValueError, StoreUnavailableError) as error:
             await self.close()
-            raise why_not(error, self.address) from error
+            raise opening_error(error, self.address) from error
 
     async def close(self) -> None:
         """Finish queued writes, leave the other replicas, and close the connections."""
@@ -104,7 +104,7 @@ class PostgresStore:
         try:
             await self.replicas.lease.leave()
         except StoreUnavailableError:
-            logger.warning("could not tell the other replicas: they take over when the lease expires")
+            logger.warning("lease not released: other replicas take over the tasks when it expires")
         await opened.close()
         self._opened = None
 
@@ -125,7 +125,7 @@ class PostgresStore:
         return self._opened
 
     async def check(self) -> None:
-        await self.database.ask(_ping)
+        await self.database.call(_ping)
 
     def trouble(self) -> str:
         if self._opened is None:
@@ -135,14 +135,14 @@ class PostgresStore:
     async def create(self, change: Change, *, key: str = "") -> str | None:
         parts = self.parts
         # Running tasks wait until the database is back. New ones are rejected, because their senders can retry.
-        if parts.condition.away_for > AWAY:
+        if parts.condition.outage_seconds > MAX_OUTAGE:
             raise StoreUnavailableError
         future: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         parts.writer.submit(make_write(change, future, is_new=True, key=key))
         return await future
 
     async def find_key(self, key: str, owner: str) -> str | None:
-        return await self.database.ask(reads.find_key, key, owner)
+        return await self.database.call(reads.find_key, key, owner)
 
     def append(self, change: Change) -> "asyncio.Future[None]":
         parts = self.parts
@@ -152,7 +152,7 @@ class PostgresStore:
 
     async def remove(self, task_id: str, owner: str) -> bool:
         parts = self.parts
-        is_removed = await parts.database.ask(_remove, task_id, owner)
+        is_removed = await parts.database.call(_remove, task_id, owner)
         parts.writer.forget(to_bytes(task_id))
         if is_removed:
             parts.writer.note_removal()
@@ -162,19 +162,19 @@ class PostgresStore:
         return await self.replicas.claims.claim_orphans(ORPHANS_AT_ONCE)
 
     async def load(self, task_id: str, owner: str) -> Record | None:
-        return await self.database.ask(reads.load, task_id, owner)
+        return await self.database.call(reads.load, task_id, owner)
 
     async def events(self, task_id: str, owner: str, after: int, limit: int = ALL_EVENTS) -> Sequence[bytes] | None:
-        return await self.database.ask(reads.events, task_id, owner, after, limit)
+        return await self.database.call(reads.events, task_id, owner, after, limit)
 
     async def page(self, query: Query) -> Page:
         parts = self.parts
-        return await parts.database.ask(reads.page, query, parts.tokens)
+        return await parts.database.call(reads.page, query, parts.tokens)
 
     async def usage(self, quota_key: str) -> Usage:
         if quota_key == ALL_OWNERS:
-            return await self.database.ask(reads.total_usage)
-        return await self.database.ask(reads.usage_of_quota_key, quota_key)
+            return await self.database.call(reads.total_usage)
+        return await self.database.call(reads.usage_of_quota_key, quota_key)
 
 
 async def _ping(connection: Connection) -> None:

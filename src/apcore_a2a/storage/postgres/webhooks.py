@@ -1,8 +1,8 @@
 """Webhooks in the database: cursors on the events of their tasks, each claimed by one replica at a time.
 
-Invariant: an event that is stored while its task has a webhook is due to that webhook, from the same transaction (by a
-trigger, see `schema`). Times are the server's. Every query names the owner, except those of the delivery, which acts
-for all owners.
+Invariant: an event that is stored while its task has a webhook is due for that webhook as soon as it is committed (by a
+trigger, see `schema`). All times are measured by the server's clock. Every query names the owner, except those of the
+delivery, which acts for all owners.
 """
 
 from collections.abc import Sequence
@@ -81,10 +81,10 @@ class PostgresWebhooks:
         self._store = store
 
     async def events(self, task_id: str, owner: str, after: int, limit: int = ALL_EVENTS) -> Sequence[bytes] | None:
-        return await self._store.parts.database.ask(reads.events, task_id, owner, after, limit)
+        return await self._store.parts.database.call(reads.events, task_id, owner, after, limit)
 
     async def save(self, webhook: Webhook, owner: str) -> Webhook | None:
-        return await self._store.parts.database.ask(_save, webhook, owner, self._now())
+        return await self._store.parts.database.call(_save, webhook, owner, self._now())
 
     async def of_task(self, task_id: str, owner: str) -> Sequence[Webhook] | None:
         rows = await self._fetch(_OF_TASK, to_bytes(task_id), to_bytes(owner))
@@ -110,7 +110,7 @@ class PostgresWebhooks:
         return bool(await self._fetch(_SETTLE, self._now(), *values, *key))
 
     async def task_at(self, task_id: str, owner: str, version: int) -> Document | None:
-        return await self._store.parts.database.ask(reads.task_at, task_id, owner, version)
+        return await self._store.parts.database.call(reads.task_at, task_id, owner, version)
 
     async def backlog(self) -> Backlog:
         (row,) = await self._fetch(_BACKLOG, self._now())
@@ -121,7 +121,7 @@ class PostgresWebhooks:
         return self._store.parts.retention.now()
 
     async def _fetch(self, statement: str, *values: object) -> list[asyncpg.Record]:
-        return await self._store.parts.database.ask(_fetch, statement, *values)
+        return await self._store.parts.database.call(_fetch, statement, *values)
 
 
 async def _fetch(connection: Connection, statement: str, *values: object) -> list[asyncpg.Record]:

@@ -1,7 +1,7 @@
 """The writer of a replica: one connection, on which one statement after the other writes all queued writes.
 
-Invariant: a write is answered after its commit. A rejected write fails alone. A broken connection fails no write if a
-new connection is open in time.
+Invariant: a write is acknowledged after its commit. A rejected write fails alone. If the connection breaks, no write
+fails unless reconnecting takes longer than RECONNECT_TIMEOUT.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ from apcore_a2a.storage.postgres.connection import (
     ServerCondition,
     close_quietly,
     connect,
-    is_lost,
-    says_down,
+    is_connection_lost,
+    is_starting_or_stopping,
 )
 from apcore_a2a.storage.postgres.statements import (
     FIND_KEY,
@@ -40,16 +40,16 @@ logger = logging.getLogger(__name__)
 
 MAX_BATCH: Final = 512  # writes in one statement, because the first waits for the last
 MAX_BATCH_BYTES: Final = 8 * 1024 * 1024
-MAX_WAITING: Final = 20_000  # writes in the queue; beyond it the database does not keep up
-PATIENCE: Final = 20.0  # seconds for which writes wait for a new connection: longer than a lease
-PATIENCE_WHILE_DOWN: Final = 120.0  # the same while the server says that it starts: a start after a crash takes long
-PATIENCE_FOR_NEW: Final = 5.0  # the same for new tasks, whose senders can retry
+MAX_WAITING: Final = 20_000  # writes in the queue: with more, the database does not keep up
+RECONNECT_TIMEOUT: Final = 20.0  # seconds for which writes wait for a new connection: longer than a lease
+RECONNECT_TIMEOUT_WHILE_DOWN: Final = 120.0  # the same while the server starts up, which takes long after a crash
+RECONNECT_TIMEOUT_FOR_NEW: Final = 5.0  # the same for new tasks, whose senders can retry
 PAUSES: Final = (0.0, 0.05, 0.2, 0.5, 1.0)  # seconds between attempts to connect; the last one repeats
 SWEEP_INTERVAL: Final = 10.0  # seconds between removals of expired tasks
 MAX_SWEPT: Final = 100  # expired tasks removed at once, with all their events, because writes wait meanwhile
 SWEEP_PAUSE: Final = 0.1  # seconds between removals while there are more
-# The plan is made once, perhaps for empty tables, and must also be right for a million tasks: found by index, joined by
-# hash. A nested loop compares every pair of a group, which for 256 writes took most of the statement's time.
+# The plan is made once, perhaps for empty tables, and must also be fast for a million tasks: rows found by index,
+# joined by hash. A nested loop compares every pair of a group, which for 256 writes took most of the statement's time.
 PLANNING: Final = {
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
@@ -86,16 +86,15 @@ class PostgresWriter:
         self._address = address
         self._condition = condition
         self._retention = retention
-        self._wake_watchers = wake
+        self._wake_followers = wake
         self._queue: deque[Write] = deque()
         self._last_written: dict[bytes, LastWritten] = {}
         self._arrived = asyncio.Event()
         self._closed = False
         self._connection: Connection | None = None
-        self._old_backend: int | None = (
-            None  # the server process of a broken connection, which may still execute a statement
-        )
-        self._count: int | None = None  # of all tasks; None if they are to be counted
+        # The server process of a broken connection, which may still execute a statement.
+        self._old_backend: int | None = None
+        self._count: int | None = None  # number of all tasks, None until counted
         self._next_sweep = float("-inf")
         self._sweep_limit = MAX_SWEPT  # halved while a removal takes too long, because tasks have many events
         self._has_expired = False  # whether more tasks may have expired
@@ -111,7 +110,7 @@ class PostgresWriter:
         self._closed = True
         self._arrived.set()
         if self._work is not None:
-            await asyncio.wait({self._work}, timeout=PATIENCE + 5)
+            await asyncio.wait({self._work}, timeout=RECONNECT_TIMEOUT + 5)
             self._work.cancel()
         await close_quietly(self._connection)
 
@@ -129,11 +128,11 @@ class PostgresWriter:
         self._arrived.set()
 
     def forget(self, task_id: bytes) -> None:
-        """Forget what was last written for a task, because another replica may write it."""
+        """Discard the cached memo and run of a task, because another replica may write them."""
         self._last_written.pop(task_id, None)
 
     def note_removal(self) -> None:
-        """Count one task less."""
+        """Subtract one from the number of tasks."""
         if self._count is not None:
             self._count -= 1
 
@@ -151,10 +150,9 @@ class PostgresWriter:
                 await self._sweep_if_due()
                 while self._queue:
                     await self._write_all(self._next_batch())
-                    await asyncio.sleep(
-                        0
-                    )  # callers that waited for these writes often write next, and join the next group
-            except Exception:  # the loop must go on; the writes of this group have been answered
+                    # Callers that waited for these writes often submit the next ones now, for the next group.
+                    await asyncio.sleep(0)
+            except Exception:  # the loop must continue, and the writes of this group have been answered
                 logger.exception("writing to the task store failed")
 
     def _next_batch(self) -> list[Write]:
@@ -165,7 +163,7 @@ class PostgresWriter:
             write = self._queue[0]
             before = batch.get(write.id)
             if before is not None and not before.can_merge(write):
-                break  # it is the first of the next batch
+                break  # this write is the first of the next batch
             self._queue.popleft()
             size += sum(map(len, write.events))
             if before is None:
@@ -201,15 +199,15 @@ class PostgresWriter:
             except FAILURES as error:
                 unavailable = self._condition.failed(error)
                 self._last_written.clear()
-                if not is_lost(error):
+                if not is_connection_lost(error):
                     await self._commit_each(batch, error)
                     return
                 self._drop_connection()
                 waited = time.monotonic() - begun
-                patience = PATIENCE_WHILE_DOWN if says_down(error) else PATIENCE
-                if waited > patience:
+                timeout = RECONNECT_TIMEOUT_WHILE_DOWN if is_starting_or_stopping(error) else RECONNECT_TIMEOUT
+                if waited > timeout:
                     raise unavailable from error
-                if waited > PATIENCE_FOR_NEW:
+                if waited > RECONNECT_TIMEOUT_FOR_NEW:
                     batch = _reject_new(batch)
                     self._queue = deque(_reject_new(self._queue))
                     if not batch:
@@ -218,12 +216,12 @@ class PostgresWriter:
                 attempt += 1
 
     async def _commit_each(self, batch: list[Write], error: BaseException) -> None:
-        """Write a batch that the server refused one by one, so that only the write that caused the error fails."""
+        """Retry the writes of a rejected batch one by one, so that only the write that caused the error fails."""
         if len(batch) > 1:
             for write in batch:
                 await self._commit([write])
             return
-        logger.warning("a write was refused by the database", exc_info=error)
+        logger.warning("the database rejected a write", exc_info=error)
         _reject(batch[0], StoreUnavailableError())
 
     async def _answer(self, connection: Connection, batch: list[Write], rows: list[Any], *, is_repeated: bool) -> None:
@@ -243,7 +241,7 @@ class PostgresWriter:
                     watched.setdefault(watcher, []).append(row["number"])
             _resolve(write)
         if watched:
-            self._wake_watchers(watched)
+            self._wake_followers(watched)
 
     def _remember(self, write: Write) -> None:
         if write.is_new and self._count is not None:
@@ -304,7 +302,7 @@ class PostgresWriter:
         try:
             connection = await self._connected()
             status = await connection.execute(REMOVE_EXPIRED, now, self._retention.ttl, self._sweep_limit)
-            self._count = None  # other replicas create and remove tasks, too: count them again
+            self._count = None  # to be counted again, because other replicas also create and remove tasks
             if _count_of(status) == self._sweep_limit:
                 self._sweep_soon(clock)
             else:
@@ -314,7 +312,7 @@ class PostgresWriter:
             self._sweep_soon(clock)
         except FAILURES as error:
             self._condition.failed(error)
-            if is_lost(error):
+            if is_connection_lost(error):
                 self._drop_connection()
 
     def _sweep_soon(self, clock: float) -> None:
@@ -363,7 +361,7 @@ def _count_of(status: str) -> int:
 
 def _resolve(write: Write, result: str | None = None) -> None:
     for future in write.futures:
-        if not future.done():  # else it was cancelled
+        if not future.done():  # otherwise it was cancelled
             future.set_result(result)
 
 

@@ -171,7 +171,7 @@ MUTANTS: Final = (
     Mutant(
         "unauthenticated requests are rejected",
         "../app/access.py",
-        'await self._refuse_for_now(scope, send, "the authenticator failed")\n            return\n        if caller',
+        'await self._refuse_with_503(scope, send, "the authenticator failed")\n            return\n        if caller',
         "caller = None\n        if False",
         "tests/hostile/test_http_auth.py",
     ),

@@ -42,7 +42,7 @@ class Gate:
     def is_open(self) -> bool:
         return self._opened.is_set()
 
-    async def stand(self) -> None:
+    async def wait(self) -> None:
         self._reached.set()
         if self._opened.is_set():
             await asyncio.sleep(0)  # an open gate also lets other tasks run
@@ -130,7 +130,7 @@ class ScriptedAgent:
         for step in script:
             match step:
                 case Gate():
-                    await step.stand()
+                    await step.wait()
                 case BaseException():
                     raise step
                 case _:

@@ -14,7 +14,7 @@ from tests.requirements import requirement
 EXPORTED = [getattr(apcore_a2a, name) for name in apcore_a2a.__all__]
 FURTHER = (Application, EventQueue, RequestContext, RequestContextBuilder, TaskUpdater)
 CLASSES = [*filter(inspect.isclass, EXPORTED), *FURTHER]
-INTERNAL = {"Application.open_or_say_why"}  # the server's
+INTERNAL = {"Application.open_or_keep_reason"}  # the server's
 # The methods that the engine calls on a store. The store contract documents them, and no application calls them.
 OF_STORES = {name for contract in (Store, ReportsTrouble, ReportsUsage) for name in vars(contract)}
 

@@ -16,7 +16,7 @@ async def test_one_who_fails_is_named_in_the_log_and_the_others_go_on(caplog: py
         raise ValueError("broken")
 
     crew.start(fail(), name="the one")
-    crew.start(gate.stand(), name="the other")
+    crew.start(gate.wait(), name="the other")
     await gate.reached()
     assert len(crew) == 1
     assert [record.__dict__["work"] for record in caplog.records] == ["the one"]
@@ -27,7 +27,7 @@ async def test_one_who_fails_is_named_in_the_log_and_the_others_go_on(caplog: py
 
 async def test_joining_is_bounded() -> None:
     crew, gate = BackgroundWork(), Gate()
-    crew.start(gate.stand(), name="slow")
+    crew.start(gate.wait(), name="slow")
     assert not await soon(crew.join(0.001))
     gate.open()
     assert await soon(crew.join(5))
@@ -36,8 +36,8 @@ async def test_joining_is_bounded() -> None:
 
 async def test_dismissing_cancels_once_and_names_who_stays(caplog: pytest.LogCaptureFixture) -> None:
     crew, gate, deaf = BackgroundWork(), Gate(), Gate(deaf=True)
-    heard = crew.start(gate.stand(), name="hears")
-    unheard = crew.start(deaf.stand(), name="deaf")
+    heard = crew.start(gate.wait(), name="hears")
+    unheard = crew.start(deaf.wait(), name="deaf")
     await gate.reached()
     await deaf.reached()
     await soon(crew.cancel_all(0.01))
@@ -51,7 +51,7 @@ async def test_dismissing_cancels_once_and_names_who_stays(caplog: pytest.LogCap
 
 async def test_disowned_work_is_not_awaited_but_kept_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     crew, deaf = BackgroundWork(), Gate(deaf=True)
-    member = crew.start(deaf.stand(), name="deaf")
+    member = crew.start(deaf.wait(), name="deaf")
     await deaf.reached()
     crew.abandon(member)
     assert await soon(crew.join(5))

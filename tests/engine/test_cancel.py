@@ -47,7 +47,7 @@ async def test_a_cancel_does_not_wait_for_the_messages_in_the_queue() -> None:
 
     async def play(call: Call) -> AsyncGenerator[AgentEvent, None]:
         try:
-            await gate.stand()
+            await gate.wait()
         except asyncio.CancelledError:
             gate.open()
         yield ASKS
@@ -69,7 +69,7 @@ async def test_a_cancel_comes_before_a_message_that_is_only_being_looked_at() ->
     class Thoughtful(ScriptedAgent):
         async def admit(self, call: Call) -> Admission:
             if call.memo is not None:
-                await thinking.stand()
+                await thinking.wait()
             return await super().admit(call)
 
     agent = Thoughtful({"first": asking(gate, Remember(1)), "second": (Gate(), COMPLETED)})
@@ -97,7 +97,7 @@ async def test_an_agent_that_tidies_up_after_its_end_is_left_in_peace() -> None:
         try:
             yield COMPLETED
         finally:
-            await tidying.stand()
+            await tidying.wait()
             tidied.set()
 
     async with serving(Acts(play)) as engine:
@@ -250,7 +250,7 @@ async def test_a_run_whose_work_goes_on_is_abandoned_once(deaf: bool) -> None:
 
     async def play(call: Call) -> AsyncGenerator[AgentEvent, None]:
         try:
-            await gate.stand()
+            await gate.wait()
         finally:
             call.cancel.ignore()
             back.set()

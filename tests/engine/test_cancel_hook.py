@@ -98,7 +98,7 @@ async def test_a_deaf_agent_does_not_keep_the_task() -> None:
 
     class Deaf(Polite):
         async def cancel(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
-            await deaf.stand()
+            await deaf.wait()
             yield chunk("too late")
 
     async with serving(Deaf(), timing=Timing(cancel_hook=0.01)) as engine:

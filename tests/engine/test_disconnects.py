@@ -93,11 +93,11 @@ async def test_a_stream_that_has_told_all_takes_nothing_with_it() -> None:
 
     async def play(call: Call) -> AsyncGenerator[AgentEvent, None]:
         if call.resumed:
-            await second.stand()
+            await second.wait()
             yield COMPLETED
             return
         yield ASKS
-        await tidying.stand()
+        await tidying.wait()
 
     async with serving(Acts(play), timing=NO_GRACE) as engine:
         alice = User(engine, rules=V03)

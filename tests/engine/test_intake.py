@@ -215,7 +215,7 @@ class Strict(ScriptedAgent):
 
     async def admit(self, call: Call) -> Admission:
         if self.gate is not None:
-            await self.gate.stand()
+            await self.gate.wait()
         if self.trouble is not None:
             raise self.trouble
         return await super().admit(call)

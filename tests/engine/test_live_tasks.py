@@ -45,7 +45,7 @@ async def test_senders_that_come_together_do_not_pass_the_limit_together() -> No
 
     class Thoughtful(ScriptedAgent):
         async def admit(self, call: Call) -> Admission:
-            await thinking.stand()
+            await thinking.wait()
             return await super().admit(call)
 
     async with serving(Thoughtful(default=(gate, COMPLETED)), max_active_tasks=3) as engine:
@@ -124,7 +124,7 @@ async def test_a_caller_s_messages_that_come_together_do_not_pass_the_limit_toge
 
     class Thoughtful(ScriptedAgent):
         async def admit(self, call: Call) -> Admission:
-            await thinking.stand()
+            await thinking.wait()
             return await super().admit(call)
 
     async with serving(Thoughtful(default=(gate, COMPLETED)), max_active_tasks_per_caller=3) as engine:
@@ -170,7 +170,7 @@ class Thinking(ScriptedAgent):
         if call.text == "next":
             self._times -= 1
             if self._times <= 0:
-                await self._thought.stand()
+                await self._thought.wait()
         return await super().admit(call)
 
 

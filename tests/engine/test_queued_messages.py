@@ -106,7 +106,7 @@ async def test_an_agent_that_ends_its_task_with_a_history_of_its_own_does_not_hi
 
     class Own(ScriptedAgent):
         async def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
-            await gate.stand()
+            await gate.wait()
             done = call.task
             done.status = COMPLETED.status
             done.history = []

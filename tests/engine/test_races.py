@@ -190,7 +190,7 @@ async def test_two_hundred_tasks_with_random_cancels_all_end_once(make: type[Sto
     dice, gate = random.Random(20_26), Gate()
 
     async def play(call: Call) -> AsyncGenerator[AgentEvent, None]:
-        await gate.stand()
+        await gate.wait()
         for number in range(dice.randrange(12)):
             yield chunk(str(number), append=True)
             for _ in range(dice.randrange(4)):
@@ -245,7 +245,7 @@ async def test_a_hundred_tasks_run_at_the_same_time_and_none_sees_another() -> N
 
 async def count_to(call: Call, gate: Gate, numbers: "count[int]") -> AsyncGenerator[AgentEvent, None]:
     next(numbers)
-    await gate.stand()
+    await gate.wait()
     for _ in range(3):
         yield chunk(str(call.message.parts[0].text), append=True)
         await asyncio.sleep(0)

@@ -280,7 +280,7 @@ async def test_an_agent_that_tidies_up_for_ever_is_left_behind_and_its_task_stay
             try:
                 yield COMPLETED
             finally:
-                await tidying.stand()
+                await tidying.wait()
 
     async with serving(Tidy(), shutdown_timeout=0.01, timing=QUICK) as engine:
         task = await User(engine).send("go")

@@ -176,7 +176,7 @@ async def test_one_who_is_refused_does_not_take_the_task_from_one_who_is_not() -
     class Thoughtful(ScriptedAgent):
         async def admit(self, call: Call) -> Admission:
             if call.message.parts[0].text == "slow":
-                await thinking.stand()
+                await thinking.wait()
             return await super().admit(call)
 
     agent = Thoughtful({"first": asking(), "bad": InvalidParamsError("no")})

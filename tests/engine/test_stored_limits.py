@@ -218,7 +218,7 @@ class Books:
     async def usage(self, quota_key: str) -> Usage:
         self.asked.append(quota_key)
         answer = self.kept.get(quota_key, Usage(0, 0))
-        await self.gate.stand()
+        await self.gate.wait()
         self.clock.now += self.seconds
         if self.error is not None:
             raise self.error

@@ -10,7 +10,7 @@ from apcore_a2a.errors import A2AConnectionError
 from apcore_a2a.protocol.card import AgentCard, AgentInterface, AgentSkill
 from apcore_a2a.protocol.model import TaskState
 from apcore_a2a.remote.mount import RemoteAgent, mount_remote
-from apcore_a2a.remote.skills import make_harmless, read_skills, to_module_id
+from apcore_a2a.remote.skills import read_skills, sanitize_schema, to_module_id
 from tests.cli.conftest import EVIL
 from tests.fakes import WORKING, Gate, ScriptedAgent, chunk
 from tests.remote.conftest import (
@@ -168,5 +168,5 @@ def test_a_remote_schema_loses_references_and_expressions_but_no_property() -> N
         "patternProperties": {"(a+)+$": {}},
     }
 
-    assert make_harmless(evil) == {"type": "object", "properties": {"pattern": {"type": "string"}, "far": {}}}
-    assert make_harmless(["no", "schema"]) == {}
+    assert sanitize_schema(evil) == {"type": "object", "properties": {"pattern": {"type": "string"}, "far": {}}}
+    assert sanitize_schema(["no", "schema"]) == {}

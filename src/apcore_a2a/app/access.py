@@ -23,7 +23,7 @@ NOT_AVAILABLE = "Authentication is not available; try again later"
 
 
 class AuthMiddleware:
-    """Passes on a request with its caller in `scope["a2a.caller"]`, or answers 401."""
+    """Authenticates requests: passes on a request with its caller in `scope["a2a.caller"]`, or answers 401 or 503."""
 
     def __init__(self, app: ASGIApp, authenticator: Authenticator, *, audit: AuditLog | None = None) -> None:
         self._app = app
@@ -41,12 +41,12 @@ class AuthMiddleware:
         try:
             caller = await identify(self._authenticator, headers)
         except OverloadedError as error:
-            await self._refuse_for_now(scope, send, "authentication is not available", log=error.message)
+            await self._refuse_with_503(scope, send, "authentication is not available", log=error.message)
             return
-        # Foreign code. SystemExit as well: a library that raises it means to end a program of its own, not this server.
+        # The authenticator may be code of the application. SystemExit as well: it must not end this server.
         except (Exception, SystemExit):
             logger.exception("the authenticator failed; the request was refused")
-            await self._refuse_for_now(scope, send, "the authenticator failed")
+            await self._refuse_with_503(scope, send, "the authenticator failed")
             return
         if caller is None:
             is_shown = not self._credential_headers.isdisjoint(headers)
@@ -57,7 +57,7 @@ class AuthMiddleware:
 
     def _read_headers(self, scope: Scope) -> dict[str, str] | None:
         """Return the headers by lower-case name, or None if there are two sets of credentials."""
-        # Of two Authorization headers, a proxy in front of this server may have checked the other one.
+        # Of two Authorization headers, a proxy in front of this server may have checked one, and we the other.
         headers: dict[str, str] = {}
         for name, value in scope["headers"]:
             name_text = name.decode("latin-1").lower()  # latin-1 decodes any byte, so no header raises
@@ -67,17 +67,17 @@ class AuthMiddleware:
         return headers
 
     async def _refuse(self, scope: Scope, send: Send, shown: dict[str, str], reason: str) -> None:
-        self._note(scope, reason)
+        self._audit_rejection(scope, reason)
         how_to = challenge(self._schemes, shown)
         await refuse_early(scope, send, 401, UnauthenticatedError(), ((b"www-authenticate", how_to),), reason=reason)
 
-    async def _refuse_for_now(self, scope: Scope, send: Send, reason: str, *, log: str = "") -> None:
+    async def _refuse_with_503(self, scope: Scope, send: Send, reason: str, *, log: str = "") -> None:
         """Reject the request with 503, because its caller cannot be determined."""
-        self._note(scope, reason)
+        self._audit_rejection(scope, reason)
         error = OverloadedError(NOT_AVAILABLE, retry_after=5)
         await refuse_early(scope, send, 503, error, error_headers(error), reason=log or reason)
 
-    def _note(self, scope: Scope, reason: str) -> None:
+    def _audit_rejection(self, scope: Scope, reason: str) -> None:
         """Write a rejected request to the audit log."""
         if self._audit is not None:
             peer = client_of(scope)
@@ -87,7 +87,7 @@ class AuthMiddleware:
 
 
 # ---- audit log ------------------------------------------------------------------------------------------------------
-# Entries of operations, of routes that are no operation of A2A, and of ended tasks.
+# Entries of A2A operations, of requests to other routes, and of ended tasks.
 
 
 class AuditedOperations:
@@ -143,7 +143,7 @@ def _skill_of(request: Value) -> str:
 
 
 class AuditedRoute:
-    """Wraps a route that is no operation of A2A, and writes a line for each request, as operations have one."""
+    """Writes a line to the audit log for each request to a route that is not an A2A operation."""
 
     def __init__(self, app: ASGIApp, log: AuditLog) -> None:
         self._app = app

@@ -1,6 +1,6 @@
 """The application: an engine, its cards, health and metrics, and how it opens and closes. Its routes are in `routes`.
 
-Invariant: it opens once, in one order: the store, the start-up hooks, then the recovery of interrupted tasks.
+Invariant: the application opens once, in this order: the store, the start-up hooks, the recovery of interrupted tasks.
 """
 
 import asyncio
@@ -58,9 +58,9 @@ class Parts(Struct, kw_only=True):
 class Application(Starlette):
     """The agent as a Starlette application.
 
-    Requests skip Starlette's own layers, which cost a third of a request, unless middleware or routes were added that
-    must see them. An added route belongs to the user: it comes before the agent's routes and their authentication. If
-    the agent is mounted in another application and receives no lifespan events, it opens with the first request.
+    Requests skip Starlette's own layers, which take a third of the time of a request, unless middleware or routes were
+    added to the application. Added routes are matched before those of the agent, and not authenticated. If the agent is
+    mounted in another application and receives no lifespan events, it opens with the first request.
 
     Example:
         >>> from apcore_a2a import async_serve
@@ -126,7 +126,7 @@ class Application(Starlette):
             await self.health.answer_while_starting(scope, send)
             return False
         try:
-            await self.open_or_say_why()
+            await self.open_or_keep_reason()
         except A2AError as error:
             logger.error("application did not open", extra={"reason": self._why_not_open})
             if is_health(scope):
@@ -143,16 +143,19 @@ class Application(Starlette):
         await self._core(scope, receive, send)
 
     def _around_lifespan(self, scope: Scope, receive: Receive, send: Send) -> tuple[Scope, Receive, Send]:
-        """Pass the limits to the protocol of our server, and the reason of a failed start in one line."""
+        """Return the arguments of a lifespan call, with the connection limits and the reason of a failed start added.
+
+        Our server reads the limits from the state, and the reason from the message of the failure.
+        """
         if "state" in scope:
             scope["state"][KEY] = self.traffic
 
-        async def tell(message: Message) -> None:
+        async def send_with_reason(message: Message) -> None:
             if message["type"] == "lifespan.startup.failed" and self._why_not_open:
                 message = {**message, "message": self._why_not_open}
             await send(message)
 
-        return scope, receive, tell
+        return scope, receive, send_with_reason
 
     def _count_skills(self) -> int:
         return len(self.cards.card.skills)
@@ -160,13 +163,13 @@ class Application(Starlette):
     @asynccontextmanager
     async def _lifespan(self, host: Starlette) -> AsyncIterator[None]:
         """Open this agent, then close it. `host` may be the application in which it is mounted."""
-        await self.open_or_say_why()
+        await self.open_or_keep_reason()
         with on_exit_signal(self.engine.begin_drain):
             yield
         await self.close()
 
     async def open(self) -> None:
-        """Open the store, run the start-up hooks, then recover the tasks that were interrupted. Once.
+        """Open the store, run the start-up hooks, then recover interrupted tasks. Further calls do nothing.
 
         Example:
             >>> from apcore_a2a import async_serve
@@ -185,7 +188,7 @@ class Application(Starlette):
                 try:
                     await self._start()
                 except BaseException:
-                    await self._close_all(self.engine.store.close)  # otherwise its file stays locked
+                    await self._close_all(self.engine.store.close)  # otherwise the file of the store stays locked
                     raise
                 self._opened = True
 
@@ -200,8 +203,8 @@ class Application(Starlette):
             await _call(hook)
         await self.engine.recover()
 
-    async def open_or_say_why(self) -> None:
-        """Open. The reason of a failure is kept for the server to report."""
+    async def open_or_keep_reason(self) -> None:
+        """Open, and keep the reason of a failure for the server to report."""
         try:
             await self.open()
         except A2AError as error:
@@ -240,7 +243,7 @@ class Application(Starlette):
 
 
 def _metrics_of(app: Application) -> Metrics:
-    # Functions, because the engine is made after the metrics.
+    # Lambdas, because the engine does not exist yet.
     return Metrics(
         app.traffic,
         stuck_threads=lambda: app.engine.stuck_threads,
@@ -301,7 +304,7 @@ def _engine_options(parts: Parts, settings: Settings, store: Store) -> EngineOpt
         options = replace(
             options, max_stored_tasks_per_caller=None, max_stored_bytes_per_caller=None, max_stored_bytes=None
         )
-    # A store may have a limit of its own. The setting overrides it.
+    # The store may have a limit for this too. The setting overrides it.
     context_messages = settings.limits.max_context_messages or getattr(store, "max_context_messages", None)
     if context_messages is not None:
         options = replace(options, context_messages=context_messages)

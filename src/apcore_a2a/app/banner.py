@@ -36,7 +36,7 @@ def show(app: Application, listening: str, *, settings: Settings | None = None, 
         app: The agent.
         listening: The address of the socket.
         settings: The settings of the server, if they are not those of the application.
-        reload: What is reloaded when it changes, in words.
+        reload: The text of the line "reload", which says what is reloaded. Empty if nothing is.
     """
     settings = settings or app.settings
     console = _console()
@@ -48,7 +48,7 @@ def show(app: Application, listening: str, *, settings: Settings | None = None, 
 
 
 def log(app: Application, listening: str, *, settings: Settings, reload: str = "") -> None:
-    """Write the same as log records, for a JSON log, where a line of the banner would not be a record."""
+    """Write the facts of the banner as log records, for a JSON log, in which each line must be a record."""
     logger.info("agent started", extra=_facts(app, settings, listening, reload))
     for warning in warnings(app, settings, urlsplit(listening).port):
         logger.warning("agent is not safe", extra={"reason": warning})

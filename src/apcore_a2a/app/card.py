@@ -1,4 +1,4 @@
-"""The card of an agent that has none, and the fields that this server adds to every card."""
+"""Builds the card of an agent without one, and adds the fields of this server to every card."""
 
 import logging
 import sys
@@ -82,7 +82,8 @@ def describe_agent(
 def _name_of(agent: Agent, target: Any, skills: tuple[AgentSkill, ...]) -> str:
     if not isinstance(target, _NAMELESS):
         return name_of(target).rpartition(".")[2]  # the last part of the name of a module
-    # The only skill, not the only one shown: all readers of the card see the same name.
+    # Named after its skill only if the agent has no other one. An agent with one visible and one hidden skill would
+    # otherwise have different names for different readers.
     if len(skills) == 1 and isinstance(agent, SkillAgent) and len(agent.skills) == 1:
         return skills[0].id
     return "agent"
@@ -114,9 +115,9 @@ def _project_version(target: object) -> str:
 
 
 def complete(card: AgentCard, settings: Settings, auth: Authenticator | None) -> AgentCard:
-    """Return the card with the names of the settings, and with the fields that this server adds.
+    """Return the card with the name, description and version of the settings, and with the fields of this server.
 
-    These are webhooks, its extensions, and the security schemes.
+    These are the push notification capability, the extensions, and the security schemes.
     """
     extensions = [*card.capabilities.extensions, IDEMPOTENCY]
     if settings.state_history:
@@ -191,7 +192,7 @@ _MEMBERS: Final = {
 
 def _new_name(scheme: dict[str, Any], taken: dict[str, SecurityScheme]) -> str:
     """Return a name for a scheme on the card: its kind, with a number from the second of its kind on."""
-    # "bearer" says more than "http". Only HTTP schemes have such a name.
+    # For an HTTP scheme the name of the scheme, because "bearer" says more than "http".
     kind = str(scheme.get("scheme") or scheme.get("type"))
     name = kind
     number = 1

@@ -17,7 +17,7 @@ from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.settings import Settings
 
 BuildCard = Callable[..., AgentCard]
-"""Makes a card of the skills that a predicate selects, or of all without a predicate."""
+"""Builds a card of the skills that a predicate selects. Without a predicate, of all skills."""
 
 
 def is_apcore(target: object) -> bool:
@@ -40,7 +40,7 @@ def compose(
     if is_apcore(target):
         if request_context_builder is not None:
             raise TypeError(f"request_context_builder is for executors of A2A, and {type(target).__name__} is not one")
-        from apcore_a2a.app.modules import compose_modules  # the import of apcore takes half a second
+        from apcore_a2a.app.modules import compose_modules  # here, because importing apcore takes half a second
 
         return compose_modules(target, card, settings, auth)
     if isinstance(target, Agent) and request_context_builder is None:
@@ -69,14 +69,14 @@ def _for_callers(agent: Agent, build: BuildCard, scopes: SkillScopes, auth: Auth
         return visible_to(shown, caller, scopes)  # a card given by the user is not made of the selected skills
 
     return Parts(
-        agent=_discreet(agent, scopes),
+        agent=_with_visible_skills(agent, scopes),
         card=build(lambda skill: not skill.requires_approval),
         auth=auth,
         extended_card=build_extended,
     )
 
 
-def _discreet(agent: Agent, scopes: SkillScopes) -> Agent:
+def _with_visible_skills(agent: Agent, scopes: SkillScopes) -> Agent:
     """Return an agent whose errors name only the skills that the cards show to the caller."""
 
     def is_visible(caller: Caller, skill: FunctionSkill) -> bool:

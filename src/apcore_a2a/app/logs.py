@@ -105,7 +105,7 @@ class TextFormatter(logging.Formatter):
         return line
 
 
-# They log each check of a file and each turn of the event loop, which does not help to debug an agent.
+# Loggers with a record for each check of a file or each iteration of the event loop, which do not help to debug agents.
 _CHATTY: Final = ("watchfiles", "asyncio")
 
 

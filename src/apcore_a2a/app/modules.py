@@ -1,4 +1,4 @@
-"""Makes one agent of apcore's modules, with a card that follows the registry."""
+"""Makes an agent of apcore modules. Its card is rebuilt when the registry changes."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ NO_MODULES: Final = "Registry contains zero modules; at least one module is requ
 
 
 def compose_modules(target: object, card: AgentCard | None, settings: Settings, auth: Authenticator | None) -> Parts:
-    """Return the agent that runs these modules, with a card that follows the registry."""
+    """Return the agent that runs these modules, and its card, which is rebuilt when the registry changes."""
     modules = open_modules(target)
     if next(iter(modules), None) is None:
         raise ValueError(NO_MODULES)
@@ -46,7 +46,7 @@ def compose_modules(target: object, card: AgentCard | None, settings: Settings, 
     agent = ModuleAgent(modules, default_skill=settings.default_skill, approvals_by_caller=settings.approvals_by_caller)
     parts = Parts(agent=agent, card=build(), auth=auth, count_modules=modules.__len__)
     if auth is not None:
-        # Authenticated callers see the modules that they may call. Without authentication there are none.
+        # It shows each authenticated caller the modules that this caller may call.
         parts.extended_card = build_extended
     parts.on_open = lambda app: watch(modules, build, app)
     return parts
@@ -55,18 +55,18 @@ def compose_modules(target: object, card: AgentCard | None, settings: Settings, 
 def watch(modules: Modules, build: Callable[[], AgentCard], app: Application) -> None:
     """Rebuild the application's card when the registry changes, from any thread.
 
-    The card is built on the thread that made the change, or on a worker thread if that is the event loop's. Requests
-    are served meanwhile.
+    The card is built on the thread that made the change. If that is the thread of the event loop, a worker thread
+    builds the card, so that requests are served meanwhile.
     """
     loop = asyncio.get_running_loop()
     loop_thread = threading.current_thread()
-    turn = threading.Lock()
+    building = threading.Lock()  # otherwise an older card could replace a newer one
 
     def rebuild() -> None:
-        with turn:
+        with building:
             try:
                 card = build()
-            except Exception:  # a registry can be in any state during a change. The next change builds again
+            except Exception:  # the change may be incomplete, and the next one builds the card again
                 logger.exception("agent card not rebuilt")
                 return
             logger.debug("agent card rebuilt", extra={"skills": len(card.skills)})

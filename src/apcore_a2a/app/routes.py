@@ -40,7 +40,8 @@ from apcore_a2a.web import NO_STORE, SAFE
 
 logger = logging.getLogger(__name__)
 
-ANONYMOUS_DIVISOR: Final = 10  # with authentication, an anonymous caller has a tenth of the limits of a caller
+# With authentication, an anonymous caller has a tenth of the limits of an authenticated caller.
+ANONYMOUS_DIVISOR: Final = 10
 CORS_HEADERS: Final = (
     "A2A-Version",
     "A2A-Extensions",
@@ -52,7 +53,7 @@ CORS_HEADERS: Final = (
 
 
 class Served(Struct, frozen=True, kw_only=True):
-    """The objects that the routes lead to."""
+    """The objects from which the routes are made."""
 
     engine: Engine
     cards: CardEndpoint
@@ -123,7 +124,7 @@ def _has_inbox(settings: Settings) -> bool:
 
 
 def _behind_gates(app: ASGIApp, settings: Settings, auth: Authenticator | None) -> ASGIApp:
-    """Wrap the application in the checks of every request. The last one here runs first."""
+    """Wrap the application in the middleware that checks every request. The last one added here runs first."""
     if _asks_for_certificates(auth):
         app = ClientCertificate(app, proxies=settings.trusted_proxies)
     if settings.cors_origins:

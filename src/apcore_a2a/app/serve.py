@@ -1,6 +1,7 @@
 """The composition root: `serve` and `async_serve`, which make an agent of any supported object.
 
-Invariant: only composition knows all packages. It passes each its part, and keeps no state.
+Invariant: only `app` imports all other packages. The functions here pass each package the options that it needs, and
+keep no state.
 """
 
 import asyncio
@@ -35,10 +36,10 @@ from apcore_a2a.settings import TLS, Limits, Settings, new_keyword
 from apcore_a2a.storage.contract import Store, TaskStore
 from apcore_a2a.web import is_loopback
 
-logger = logging.getLogger("uvicorn.error")  # the log that a server without a log configuration of its own writes
+logger = logging.getLogger("uvicorn.error")  # uvicorn's own log configuration shows it, if logging is not set up here
 
 NOT_STARTED: Final = 2  # exit code
-LAST_ANSWERS: Final = 15  # seconds after shutdown_timeout in which clients may read the last responses
+LAST_ANSWERS: Final = 15  # seconds after shutdown_timeout for clients to read their last responses
 
 
 class ServeOptions(TypedDict, total=False):
@@ -129,7 +130,7 @@ def serve(
     _refuse_running_loop()
     read_settings({**options, "host": host, "port": port})  # checks the log level before it is used
     level = options.get("log_level") or "info"
-    log_is_ours = logs.configure_server(level)  # first, because building the card logs problems of modules
+    log_is_ours = logs.configure_server(level)  # before the card is built, which logs problems of modules
     app = build(registry_or_executor, options, host=host, port=port)
 
     def show_banner(address: str) -> None:
@@ -143,7 +144,7 @@ def serve(
     why_not = run_at(app, app.settings, log_level=level, log_config=log_config, on_started=show_banner)
     if why_not:
         if log_is_ours:
-            sys.stderr.write(f"Error: {why_not}\n")  # a log record truncates its text, and puts a traceback on one line
+            sys.stderr.write(f"Error: {why_not}\n")  # a log record would be truncated, with all lines on one
         else:
             logger.error(why_not)
         raise SystemExit(NOT_STARTED)
@@ -266,15 +267,15 @@ _NOT_SETTINGS: Final = (
 )
 
 
-_OF_MODULES: Final = ("approvals_by_caller",)
+_MODULE_OPTIONS: Final = ("approvals_by_caller",)
 """Options that only apply to apcore modules."""
 
 
 def build(target: object, options: ServeOptions, **address: Any) -> Application:
-    """Return an application for any object that `serve` takes. `address` is host and port, if the caller binds."""
+    """Return an application for any object that `serve` takes. `address` is host and port, for `serve` only."""
     settings = read_settings({**options, **address})
     if not is_apcore(target):
-        for name in _OF_MODULES:
+        for name in _MODULE_OPTIONS:
             if name in options:
                 raise ValueError(f"{name} is an option for apcore modules, and {type(target).__name__} has none")
     if settings.log_level is not None:

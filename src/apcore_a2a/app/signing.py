@@ -28,14 +28,14 @@ logger = logging.getLogger(__name__)
 MAX_KEYS: Final = 4  # a rotation needs two
 MIN_RSA_BITS: Final = 2048
 MAX_REMEMBERED: Final = 1_000  # cached signatures: each caller may have an extended card of its own
-_OF_RSA: Final[tuple[str, ...]] = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
-_OF_CURVE: Final[dict[str, tuple[str, ...]]] = {
+_RSA_ALGORITHMS: Final[tuple[str, ...]] = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+_CURVE_ALGORITHMS: Final[dict[str, tuple[str, ...]]] = {
     "P-256": ("ES256",),
     "P-384": ("ES384",),
     "P-521": ("ES512",),
     "Ed25519": ("EdDSA", "Ed25519"),
 }
-"""The algorithms of a key. The first is used unless the key names another."""
+"""The algorithms for a key on each curve. The first is used unless the key names another."""
 _HINT: Final = "give a private key: PEM, a JSON Web Key, or a set of those"
 _PAYLOADS: Final[dict[str, tuple[Callable[[AgentCard], list[bytes]], ...]]] = {
     "1.0": (payloads_1,),
@@ -176,7 +176,7 @@ def _from_jwk(entry: object) -> SigningKey:
         raise ValueError(f"card_signing_key holds values that are not keys; {_HINT}")
     try:
         key = JWKRegistry.import_key(entry)
-    except (JoseError, ValueError, TypeError, KeyError) as error:  # its text may quote the key, and is not shown
+    except (JoseError, ValueError, TypeError, KeyError) as error:  # not repeated, because its text may quote the key
         raise ValueError(f"card_signing_key holds no usable key; {_HINT}") from error
     return _checked(key, entry)
 
@@ -189,11 +189,12 @@ def _checked(key: Any, entry: Mapping[str, Any]) -> SigningKey:  # Any: a key of
     if isinstance(key, RSAKey):
         if key.public_key.key_size < MIN_RSA_BITS:
             raise ValueError(f"card_signing_key is an RSA key of less than {MIN_RSA_BITS} bits")
-        algorithms = _OF_RSA
-    elif key.curve_name in _OF_CURVE:
-        algorithms = _OF_CURVE[key.curve_name]
+        algorithms = _RSA_ALGORITHMS
+    elif key.curve_name in _CURVE_ALGORITHMS:
+        algorithms = _CURVE_ALGORITHMS[key.curve_name]
     else:
-        raise ValueError(f"card_signing_key is on the curve {key.curve_name}; use one of {', '.join(_OF_CURVE)}")
+        known = ", ".join(_CURVE_ALGORITHMS)
+        raise ValueError(f"card_signing_key is on the curve {key.curve_name}; use one of {known}")
     algorithm = str(entry.get("alg") or algorithms[0])
     if algorithm not in algorithms:
         raise ValueError(f"card_signing_key cannot sign with {algorithm[:20]!r}; it can with {', '.join(algorithms)}")

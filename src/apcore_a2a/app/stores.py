@@ -20,7 +20,7 @@ class Retention(Struct, frozen=True):
 
     ttl: float | None = None
     max_tasks: int | None = None
-    # A store in memory enforces these itself. For other stores the engine rejects new tasks: `stored_limits`.
+    # A store in memory enforces these itself. For any other store the engine does (`engine/stored_limits.py`).
     max_bytes: int | None = None
     max_bytes_per_owner: int | None = None
     max_tasks_per_owner: int | None = None
@@ -88,7 +88,7 @@ def choose_store(url: str | None, store: Any, retention: Retention) -> Store:  #
     """Return the store that `store="sqlite:///tasks.db"` or `task_store=MyStore()` selects.
 
     Raises:
-        ValueError: both are given, or the scheme of the URL is unknown, or a retention is given beside an object.
+        ValueError: both are given, or the scheme of the URL is unknown, or an object is given with a retention.
         TypeError: the object lacks methods of `TaskStore`. The text names them.
     """
     if url is not None and store is not None:
@@ -119,7 +119,7 @@ def choose_store(url: str | None, store: Any, retention: Retention) -> Store:  #
 
 
 OTHER_STORE: Final = "name another with --store (in Python: store=)"
-_WAYS_OUT: Final = {
+_REMEDIES: Final = {
     sqlite3.SQLITE_CANTOPEN: f"check that this user may write the file and its directory, or {OTHER_STORE}",
     sqlite3.SQLITE_READONLY: f"check that this user may write the file and its directory, or {OTHER_STORE}",
     sqlite3.SQLITE_PERM: f"check that this user may write the file and its directory, or {OTHER_STORE}",
@@ -135,8 +135,8 @@ def why_not_open(error: A2AError) -> str:
     cause = error.__cause__
     if isinstance(cause, sqlite3.Error):
         code = getattr(cause, "sqlite_errorcode", 0) & 0xFF  # the primary code, without the extended one
-        if code in _WAYS_OUT:
-            return f"{text}; {_WAYS_OUT[code]}"
+        if code in _REMEDIES:
+            return f"{text}; {_REMEDIES[code]}"
     if ";" in text:  # the text already says what to do
         return text
     return f"{text}; {OTHER_STORE}"

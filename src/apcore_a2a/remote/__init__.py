@@ -1,1 +1,1 @@
-"""Remote agents as local apcore modules: the client on one side, apcore on the other."""
+"""Registers the skills of remote A2A agents as modules of a local apcore registry."""

@@ -1,6 +1,6 @@
 """A skill of a remote agent as an apcore module.
 
-Invariant: a remote task does not outlive the local run that started it. A caller that stops waiting cancels it.
+Invariant: a remote task does not outlive the local run that started it. If that run ends early, it cancels the task.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ Data = dict[str, Any]  # Any: the inputs and outputs of modules are JSON
 
 
 class RemoteConnection(Protocol):
-    """The connection to the remote agent. Callable from any event loop."""
+    """The connection to the remote agent. `events` may be called from any event loop."""
 
     delegate: Delegate | None
 
@@ -56,7 +56,7 @@ class RemoteCall(Struct, frozen=True):
 
 
 class RemoteModule:
-    """Calls one skill. It has the attributes that apcore expects of a module."""
+    """An apcore module that calls one skill of a remote agent."""
 
     def __init__(self, skill: RemoteSkill, connection: RemoteConnection) -> None:
         self.skill = skill
@@ -82,7 +82,7 @@ class RemoteModule:
         """Yield what each event adds to the result, and finally the whole result."""
         call = RemoteCall(self._parts(inputs), await self._options(context))
         last: Event | None = None
-        async with aclosing(bounded(self._connection.events(self.skill, call), context)) as events:
+        async with aclosing(until_deadline(self._connection.events(self.skill, call), context)) as events:
             async for event in events:
                 last = event
                 if isinstance(event, ArtifactUpdate):
@@ -118,7 +118,7 @@ class StreamingRemoteModule(RemoteModule):
                 yield result
 
 
-# ---- what comes back -------------------------------------------------------------------------------------------------
+# ---- results ---------------------------------------------------------------------------------------------------------
 
 
 def read_outcome(last: Event | None) -> Data:
@@ -179,11 +179,11 @@ def to_result(parts: Sequence[Part]) -> Data:
     return result
 
 
-# ---- how long it may take --------------------------------------------------------------------------------------------
+# ---- deadline and cancellation ---------------------------------------------------------------------------------------
 
 
-async def bounded(events: AsyncGenerator[Event], context: Any) -> AsyncGenerator[Event]:
-    """Yield the events until the deadline of the local run, and stop if the run is cancelled."""
+async def until_deadline(events: AsyncGenerator[Event], context: Any) -> AsyncGenerator[Event]:
+    """Yield the events. Raise an exception at the deadline of the local run, or if the run is cancelled."""
     deadline = context.data.get(DEADLINE)
     async with aclosing(events):
         while True:
@@ -214,7 +214,7 @@ async def _unless_cancelled(step: Awaitable[Event | None], token: Any) -> Event 
         return waiting.result()
     finally:
         if not waiting.done():
-            # It must finish before the generator can be closed, which cancels the remote task.
+            # The generator can be closed, which cancels the remote task, only when this step has ended.
             waiting.cancel()
             await asyncio.wait({waiting}, timeout=CANCEL_WAIT)
 
@@ -225,7 +225,7 @@ async def _unless_cancelled(step: Awaitable[Event | None], token: Any) -> Event 
 async def follow(client: A2AClient, call: RemoteCall) -> AsyncGenerator[Event]:
     """Yield the events of a call: of its stream if the agent supports streaming, and finally its task or its reply.
 
-    If it is closed early, it cancels the remote task.
+    If the generator is closed before the remote task has ended, it cancels that task.
     """
     task_id = ""
     state = TaskState.UNSPECIFIED
@@ -258,7 +258,7 @@ async def _begin(client: A2AClient, call: RemoteCall) -> AsyncGenerator[Event]:
             async for event in events:
                 yield event
         return
-    # Return immediately, so that the task's id is known and it can be cancelled. Then wait for its end.
+    # With `return_immediately` the task's id is known at once, so the task can be cancelled. Then wait for its end.
     at_once: SendOptions = {**call.options, "configuration": SendConfiguration(return_immediately=True)}
     answer = await client.send_message(call.parts, **at_once)
     yield answer
@@ -267,7 +267,9 @@ async def _begin(client: A2AClient, call: RemoteCall) -> AsyncGenerator[Event]:
 
 
 async def _cancel(client: A2AClient, task_id: str, call: RemoteCall) -> None:
-    with contextlib.suppress(A2AError, TimeoutError):  # it may have ended, or the agent and its task are gone
+    with contextlib.suppress(
+        A2AError, TimeoutError
+    ):  # the task may have ended already, or the agent may be unreachable
         async with asyncio.timeout(CANCEL_WAIT):
             await client.cancel_task(task_id, **_options_of(call))
 

@@ -46,20 +46,19 @@ def mount_remote(
 ) -> "RemoteAgent":
     """Register each skill of a remote A2A agent as an apcore module, and keep the modules in sync with its card.
 
-    A module called `<prefix>.<skill>` accepts the skill's input: the schema in our card extension, if the agent has it.
-    Otherwise it accepts an object, of which `{"text": …}` alone is sent as text. A run that is cancelled or times out
-    cancels the remote task. The call blocks until the card is fetched. In a coroutine, use
-    `await asyncio.to_thread(mount_remote, …)`.
+    The module `<prefix>.<skill>` has the input schema that our card extension describes. Without the extension it
+    accepts any object, and sends `{"text": …}` as text. A run that is cancelled or times out cancels the remote task.
+    `mount_remote` blocks until the card is fetched. In a coroutine, use `await asyncio.to_thread(mount_remote, …)`.
 
     Args:
         registry: An apcore Registry.
         url: The remote agent's address.
         prefix: The prefix of the module ids, or "" for none.
-        auth: The local agent's own credentials, as `A2AClient` takes them. Callers' credentials are sent only with
+        auth: The credentials of the local agent, as for `A2AClient`. Credentials of its callers are sent only with
             `delegate`.
-        delegate: A function that returns the credentials of a call, or None for our own, given apcore's Context of the
-            local run. They are sent only to the origin of `url` and to `allow_origins`.
-        refresh: Seconds between two fetches of the card. None disables refreshing.
+        delegate: A function that returns the credentials for a call, given apcore's Context of the local run. None
+            stands for `auth`. They are sent only to the origin of `url` and to `allow_origins`.
+        refresh: The interval in seconds at which the card is fetched again. None disables refreshing.
         options: See `ClientOptions`.
 
     Raises:
@@ -104,7 +103,7 @@ class RemoteAgent:
         self._mounted: dict[str, RemoteSkill] = {}  # by module id
         self._registry_lock = threading.Lock()  # the refresher, `refresh` and `close` all change the registry
         self._thread = LoopThread()
-        self._streams: set[Steps[Event]] = set()  # streams that are not read to their end
+        self._streams: set[Steps[Event]] = set()  # open streams
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -132,19 +131,19 @@ class RemoteAgent:
         """Fetch the card now, and update the registry.
 
         Example:
-            >>> def look_again(agent: RemoteAgent) -> None:
+            >>> def fetch_card_again(agent: RemoteAgent) -> None:
             ...     agent.refresh()
         """
         card = self._thread.run(self._client.refresh_card())
-        # At the first time a taken id is an error, because the caller can choose another prefix. Later it is only
-        # logged.
+        # The first time, an id that is already registered is an error, and the caller can choose another prefix. Later
+        # it is only logged.
         self._update_registry(card, strict=not self._mounted)
 
     def keep_fresh(self, interval: float | None) -> None:
         """Fetch the card periodically, until the agent is closed.
 
         Example:
-            >>> def look_every_minute(agent: RemoteAgent) -> None:
+            >>> def refresh_every_minute(agent: RemoteAgent) -> None:
             ...     agent.keep_fresh(60.0)
         """
         if interval is not None:
@@ -230,8 +229,10 @@ class RemoteAgent:
             raise AgentError(UNMOUNTED) from None
 
     def _for_callers(self, error: A2AError, skill: RemoteSkill) -> A2AError:
-        """Return the error as the local agent's callers may see it. The log contains all of it."""
-        if isinstance(error, InvalidParamsError | AgentError):  # about the caller's input, or in the agent's own words
+        """Return the error that callers of the local agent may see, and log the original one."""
+        if isinstance(
+            error, InvalidParamsError | AgentError
+        ):  # about the caller's input, or raised by the remote agent for its callers
             return error
         logger.warning("remote skill failed", extra={"module_id": skill.module_id, "reason": clean_line(str(error))})
         for kind, text in TEXTS:

@@ -28,7 +28,7 @@ RESERVED: Final = frozenset({"system", "internal", "core", "apcore", "plugin", "
 # The annotations that a remote agent may set. It cannot declare that its skill needs no approval.
 FLAGS: Final = frozenset({"readonly", "destructive", "idempotent", "open_world"})
 FREE_FORM: Final[Schema] = {"type": "object", "properties": {"text": {"type": "string"}}, "additionalProperties": True}
-# Keywords with a regular expression of the agent's choice, which could take arbitrarily long.
+# Keywords with a regular expression. One chosen by a remote agent could take arbitrarily long to match.
 EXPRESSIONS: Final = frozenset({"pattern", "patternProperties"})
 
 
@@ -76,9 +76,9 @@ def _read_skill(skill: AgentSkill, module_id: str, about: dict[str, Any], *, str
     input_schema = FREE_FORM
     is_free_form = not isinstance(about.get("inputSchema"), dict)
     if not is_free_form:
-        input_schema = make_harmless(about["inputSchema"])
+        input_schema = sanitize_schema(about["inputSchema"])
     name = clean(skill.name)
-    # apcore registers no module without a description.
+    # apcore rejects modules without a description.
     description = clean(skill.description) or name or f"The skill {clean(skill.id)} of a remote agent"
     return RemoteSkill(
         module_id=module_id,
@@ -87,7 +87,7 @@ def _read_skill(skill: AgentSkill, module_id: str, about: dict[str, Any], *, str
         description=description,
         tags=tuple(clean(tag, MAX_TAG) for tag in skill.tags[:MAX_TAGS]),
         input_schema=input_schema,
-        output_schema=make_harmless(about.get("outputSchema")),
+        output_schema=sanitize_schema(about.get("outputSchema")),
         is_free_form=is_free_form,
         # Our extension lists the skills that stream. Of an agent without it, every skill may.
         streams=streaming and (not about or about.get("streaming") is True),
@@ -143,12 +143,12 @@ def _make_unique(module_id: str, taken: set[str]) -> str:
 # ---- schemas ---------------------------------------------------------------------------------------------------------
 
 
-def make_harmless(schema: object) -> Schema:
+def sanitize_schema(schema: object) -> Schema:
     """Return a remote schema without references and regular expressions, or {} if it is not a schema."""
     if not isinstance(schema, dict):
         return {}
-    harmless: Schema = _without_expressions(inline(schema))
-    return harmless
+    sanitized: Schema = _without_expressions(inline(schema))
+    return sanitized
 
 
 def _without_expressions(node: Any) -> Any:  # Any: JSON
@@ -192,7 +192,7 @@ def _make_model(schema: Schema) -> type[BaseModel]:
 def takes_dicts() -> bool:
     """Return whether the installed apcore accepts dicts as schemas of modules. 0.6.0 does not."""
 
-    # Detected by trying, because no version number documents it.
+    # Detected by trying, because apcore does not document from which version on it does.
     class Probe:
         description = "probe"
         input_schema = output_schema = FREE_FORM

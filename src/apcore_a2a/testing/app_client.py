@@ -17,14 +17,14 @@ from apcore_a2a.errors import A2AConnectionError
 # ---- app transport --------------------------------------------------------------------------------------------------
 # A transport into an ASGI application, without a socket.
 #
-# Invariant: each message of the application is available to the client at once.
+# Invariant: nothing is buffered: the client can read each message as soon as the application has sent it.
 
 ASGIMessage = MutableMapping[str, Any]  # Any: as the ASGI specification has it
 ASGIApp = Callable[
     [Any, Callable[[], Awaitable[ASGIMessage]], Callable[[ASGIMessage], Awaitable[None]]], Awaitable[None]
 ]
 
-HANG_UP: Final = 5.0  # seconds for an application to notice a disconnected client
+DISCONNECT_TIMEOUT: Final = 5.0  # seconds for an application to notice a disconnected client
 # Maximum number of messages that an application may send ahead of its reader. A socket has a limit too, and a test
 # should reveal an application that never waits for its reader.
 BUFFER: Final = 64
@@ -48,7 +48,7 @@ class AppTransport:
 
     async def request(self, request: HttpRequest, limit: int) -> HttpResponse:
         """Send a request, and return its response of at most `limit` bytes."""
-        async with self.stream(request, HANG_UP) as response:
+        async with self.stream(request, DISCONNECT_TIMEOUT) as response:
             return HttpResponse(response.status, response.headers, await read_all(response, limit))
 
     @asynccontextmanager
@@ -64,7 +64,7 @@ class AppTransport:
             async with aclosing(exchange.chunks()) as chunks:
                 yield HttpStream(start["status"], headers, chunks)
         finally:
-            # As if a socket were closed. After a complete response, the application has already ended.
+            # Has the effect of a closed socket. After a complete response, the application has already ended.
             exchange.hang_up()
             await _end(running)
 
@@ -130,7 +130,7 @@ class _Exchange:
 
 async def _end(running: "asyncio.Task[None]") -> None:
     """Let the application finish. Cancel it if it does not notice the disconnected client."""
-    _, late = await asyncio.wait({running}, timeout=HANG_UP)
+    _, late = await asyncio.wait({running}, timeout=DISCONNECT_TIMEOUT)
     for task in late:
         task.cancel()
         await asyncio.wait({task})
@@ -222,10 +222,10 @@ async def lifespan(app: ASGIApp) -> AsyncIterator[None]:
     try:
         await _tell_app(STARTUP, inbox, outbox)
         yield
-        # Not after a failed test: an error of the shutdown would hide the failure.
+        # Skipped after a failed test, whose failure an error of the shutdown would hide.
         await _tell_app(SHUTDOWN, inbox, outbox)
     finally:
-        # It has already ended, unless it did not start or the test failed.
+        # The application has already ended, unless it did not start or the test failed.
         running.cancel()
         await asyncio.wait({running})
 

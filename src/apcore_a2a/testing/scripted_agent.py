@@ -1,4 +1,4 @@
-"""An agent that yields what a test has scripted, when the test allows it.
+"""An agent that yields the events of a script. With gates, a test controls when they are yielded.
 
     gate = Gate()
     agent = ScriptedAgent({"slow": (chunk("a"), gate, chunk("b", append=True), "COMPLETED")})
@@ -42,7 +42,7 @@ class Gate:
         """Let all waiting and later runs pass."""
         self._opened.set()
 
-    async def stand(self) -> None:
+    async def wait(self) -> None:
         """Wait until the gate is open. A run calls this when its script reaches the gate."""
         self._reached.set()
         # Without a timeout, because the test controls the duration. Cancelling the run ends the wait.
@@ -139,7 +139,7 @@ class ScriptedAgent:
         for step in script:
             match step:
                 case Gate():
-                    await step.stand()
+                    await step.wait()
                 case BaseException():
                     raise step
                 case str():

@@ -12,7 +12,7 @@ from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.model import Event
 
 PATIENCE: Final = 5.0  # seconds: a test that waits in vain fails instead of hanging
-# The client's own limit; without one, the length in a request would decide how much memory is used.
+# The same limit as for responses to the client. Without one, a Content-Length could request any amount of memory.
 MAX_BODY: Final = 32 * 1024 * 1024
 
 
@@ -105,7 +105,7 @@ class WebhookReceiver:
             writer.write(f"HTTP/1.1 {status} X\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
             await writer.drain()
         except (ValueError, ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # not a valid delivery; `next` reports that none arrived
+            pass  # not a valid request: `next` raises TimeoutError
         finally:
             self._connections.discard(connection)
             writer.close()

@@ -174,7 +174,7 @@ async def test_updates_that_arrive_when_a_run_has_begun_here_change_nothing(disk
         alice = User(engine)
         task = disk.put("theirs", "other")
         watcher = await alice.subscribe(task)
-        disk.replicas.meanwhile["read_updates"] = standing.stand
+        disk.replicas.meanwhile["read_updates"] = standing.wait
         waking = asyncio.create_task(disk.replicas.wakes(disk.write(task, ASKS)))
         await standing.reached()
         await alice.start("more", task_id=task.id)

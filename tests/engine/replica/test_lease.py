@@ -211,7 +211,7 @@ async def test_the_lease_is_renewed_while_a_claim_of_orphans_waits_for_the_store
     async with serve(ScriptedAgent(), disk):
         disk.put("left", "dead")
         disk.replicas.dead.add("dead")
-        disk.replicas.meanwhile["claim_orphans"] = answer.stand
+        disk.replicas.meanwhile["claim_orphans"] = answer.wait
         await disk.replicas.renews()
         await answer.reached()
         await disk.replicas.renews()

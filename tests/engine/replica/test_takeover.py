@@ -180,7 +180,7 @@ async def test_a_message_that_waits_for_a_task_that_is_taken_over_here_runs_afte
         """A disk whose pages are read when the gate opens."""
 
         async def page(self, query: Query) -> Page:
-            await read.stand()
+            await read.wait()
             return await super().page(query)
 
     disk = Slow()

@@ -38,7 +38,7 @@ class FakeSender:
         try:
             order = self._next_order(to)
             if isinstance(order, Gate):
-                await order.stand()
+                await order.wait()
                 return ""
             return order
         finally:

@@ -17,7 +17,7 @@ CONTEXT: Final = "../engine/context.py"
 QUOTA: Final = "../quota.py"
 STORED: Final = "../engine/stored_limits.py"
 ROUTES: Final = "../app/routes.py"
-_ROOM: Final = "        if self._has_all(quota_key):\n            raise"
+_ROOM: Final = "        if self._is_at_limit(quota_key):\n            raise"
 _LIST: Final = '                forwarded += value.decode("latin-1").split(",")'
 
 LIMITS: Final = (
@@ -113,7 +113,7 @@ LIMITS: Final = (
     Mutant(
         "a message to an existing task needs a place",
         "../engine/intake.py",
-        "        self._runs.keep_place(live, context.quota_key)\n",
+        "        self._runs.reserve_place(live, context.quota_key)\n",
         "",
         RUNS,
     ),
@@ -127,7 +127,7 @@ LIMITS: Final = (
     Mutant(
         "an unused place is released",
         "../engine/runs.py",
-        "            self._give_up_void_places()\n",
+        "            self._release_void_places()\n",
         "            pass\n",
         RUNS,
     ),
@@ -148,14 +148,14 @@ LIMITS: Final = (
     Mutant(
         "the size of an event is limited",
         "../engine/run.py",
-        "size > self._max_event or self._room < 0",
-        "self._room < 0",
+        "size > self._max_event or self._bytes_left < 0",
+        "self._bytes_left < 0",
         RUNS,
     ),
     Mutant(
         "the size of a run's output is limited",
         "../engine/run.py",
-        "size > self._max_event or self._room < 0",
+        "size > self._max_event or self._bytes_left < 0",
         "size > self._max_event",
         RUNS,
     ),
@@ -244,7 +244,9 @@ LIMITS: Final = (
         "for interval in (INTERVAL,):",
         QUOTAS,
     ),
-    Mutant("a slow store is counted less often", STORED, "max(interval, PAUSE * count.seconds)", "interval", QUOTAS),
+    Mutant(
+        "a slow store is counted less often", STORED, "max(interval, PAUSE_FACTOR * count.seconds)", "interval", QUOTAS
+    ),
     Mutant("concurrent requests share one count of the store", STORED, "async with count.lock:", "if True:", QUOTAS),
     Mutant("cached counts of the store are limited", STORED, "if len(self._counts) > MAX_KNOWN:", "if False:", QUOTAS),
     Mutant(

@@ -183,7 +183,7 @@ async def test_readers_are_told_at_once_and_then_of_several_events_together() ->
 
 async def test_a_crowd_is_told_less_often() -> None:
     timing = Timing(wake_interval=0.1, max_wake_interval=0.3)
-    log = EventLog(options=EngineOptions(timing=timing, log_window=LogWindow(crowd=3)))
+    log = EventLog(options=EngineOptions(timing=timing, log_window=LogWindow(readers_per_wake=3)))
     readers = [follow(log, 0) for _ in range(3)]
     for seqs in ([1, 2], [3, 4]):  # the first time, too, though they have been told of nothing yet
         crowd = [asyncio.create_task(read(reader)) for reader in readers]

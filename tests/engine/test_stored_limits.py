@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from apcore_a2a.agent import Admission, Call, Caller
 from apcore_a2a.engine import stored_limits
 from apcore_a2a.engine.context import EngineOptions, Observer
-from apcore_a2a.engine.stored_limits import INTERVAL, PAUSE, REFUSAL_INTERVAL, StoredLimits
+from apcore_a2a.engine.stored_limits import INTERVAL, PAUSE_FACTOR, REFUSAL_INTERVAL, StoredLimits
 from apcore_a2a.errors import LimitExceededError, OverloadedError, StoreUnavailableError
 from apcore_a2a.protocol.model import TaskState
 from apcore_a2a.storage.contract import ALL_OWNERS, Store, Usage
@@ -32,7 +32,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 @pytest.fixture
 def counted_always(monkeypatch: pytest.MonkeyPatch) -> None:
     """The store is asked for every message."""
-    for name in ("INTERVAL", "REFUSAL_INTERVAL", "PAUSE"):
+    for name in ("INTERVAL", "REFUSAL_INTERVAL", "PAUSE_FACTOR"):
         monkeypatch.setattr(stored_limits, name, 0)
 
 
@@ -265,7 +265,7 @@ async def test_a_store_that_counts_slowly_is_asked_seldom(books: Books) -> None:
     books.seconds = 2.0
     with pytest.raises(LimitExceededError):
         await limited.check("ada", is_new=True)
-    books.clock.now += PAUSE * 2.0 - 2.1  # from when it was asked
+    books.clock.now += PAUSE_FACTOR * 2.0 - 2.1  # from when it was asked
     with pytest.raises(LimitExceededError):
         await limited.check("ada", is_new=True)
     assert books.asked == ["ada"]

@@ -3,8 +3,8 @@
 Invariant: an event is complete, checked and independent of the agent's objects as soon as it is yielded. Later changes
 of those objects have no effect on the task, and an event that is not valid A2A has none at all.
 
-An event is encoded to JSON once, which the log and the store need anyway, and decoded again to an object that shares
-nothing with the agent's. Values that cannot be changed are not decoded again.
+An event is encoded to JSON once, because the log and the store need the JSON anyway. It is decoded again, to a copy
+that shares nothing with the agent's objects. Immutable events need no copy, and are not decoded again.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,8 @@ from apcore_a2a.protocol.model import (
 E = TypeVar("E", bound=Event)
 CheckedEvent = tuple[AgentEvent, bytes]  # an event and its 1.0 JSON; a Remember has none, and its memo is JSON itself
 
-# Of one event. To encode and decode so many takes the event loop 100 ms, and again for each list that has the task.
+# In one event. To encode and decode that many values blocks the event loop for 100 ms, and so does each ListTasks whose
+# page has the task.
 MAX_VALUES: Final = 500_000
 TOO_MANY_VALUES: Final = (
     f"The agent's output has more than {MAX_VALUES} JSON values at once; it should come in pieces, or as a file"
@@ -62,7 +63,7 @@ def check_event(event: AgentEvent, task: Task) -> CheckedEvent:
     """
     try:
         return _complete_event(event, task)
-    except (AttributeError, TypeError) as error:  # a field holds what no type checker would let an agent write
+    except (AttributeError, TypeError) as error:  # a field has a value of a wrong type
         raise InvalidAgentResponseError(NOT_VALID) from error
 
 
@@ -92,7 +93,7 @@ def detach(event: E) -> tuple[E, bytes]:
         body = encode(event)
         if len(body) > MAX_VALUES and holds_more_values(body, MAX_VALUES):
             raise InvalidAgentResponseError(TOO_MANY_VALUES)
-        if b"null" in body:  # rarely, because unset fields are left out
+        if b"null" in body:  # rare, because unset fields are left out
             _check_numbers(event)
         return _DECODE[type(event)](body), v1.MEMBERS[type(event)] + body + b"}"
     except (TypeError, ValueError, LookupError, OverflowError, RecursionError) as error:
@@ -111,7 +112,7 @@ def _check_numbers(event: Event) -> None:
 
 
 def first_events(task: Task, *, working: bool) -> list[tuple[Task | StatusUpdate, bytes]]:
-    """Return the first events of a new task, each with its JSON: a copy of the task and, if `working`, that state."""
+    """Return the first events of a new task: a copy of the task, the step to WORKING if `working`, and their JSON."""
     events: list[tuple[Task | StatusUpdate, bytes]] = [_detach_task(task)]
     if working:
         events.append(bare_status(TaskState.WORKING, task))
@@ -121,7 +122,7 @@ def first_events(task: Task, *, working: bool) -> list[tuple[Task | StatusUpdate
 def _detach_task(task: Task) -> tuple[Task, bytes]:
     """Return a copy of a new task, which shares nothing with the agent's objects, and its JSON."""
     if _is_one_text(task):
-        # Only its two lists can be changed, so it is not decoded again (2 µs less).
+        # Only its two lists are mutable, so it is copied without decoding (2 µs less).
         return replace(task, history=[*task.history], artifacts=[]), _TASK + encode(task) + b"}"
     return detach(task)
 
@@ -153,7 +154,7 @@ def address_reply(reply: Message, task: Task) -> Message:
 
 
 def bare_status(state: TaskState, task: Task) -> tuple[StatusUpdate, bytes]:
-    """Return a status with nothing but its state. It cannot be changed, so it is not decoded again (2.5 µs less)."""
+    """Return a status with nothing but its state. It is immutable, so it is not decoded again (2.5 µs less)."""
     status = TaskStatus(state=state, timestamp=utc_now())
     event = StatusUpdate(status=status, task_id=task.id, context_id=task.context_id)
     return event, _STATUS + encode(event) + b"}"
@@ -189,7 +190,7 @@ def with_unanswered(end: StatusUpdate | Task, message_ids: list[str], task: Task
 
 
 def status_with_text(state: TaskState, text: str, *, metadata: dict[str, object] | None = None) -> StatusUpdate:
-    """Return a status with a text of the engine."""
+    """Return a status with a message of this text, as if the agent had yielded it."""
     message = Message(message_id=new_id(), role=Role.AGENT, parts=(Part(text=text),), metadata=metadata)
     return StatusUpdate(status=TaskStatus(state=state, message=message))
 

@@ -1,4 +1,4 @@
-"""The inputs of an engine: the context of each request, its observer and interceptors, and its options and times."""
+"""What the engine receives: the context of each request, the observer, the interceptors, options and time constants."""
 
 from collections.abc import Callable, Mapping
 from ipaddress import IPv6Address
@@ -16,15 +16,16 @@ from apcore_a2a.quota import ANONYMOUS_PREFIX
 
 
 class CallContext(Struct, frozen=True, kw_only=True):
-    """The context of a request: its caller, the rules of its protocol version, and the headers for the engine."""
+    """The context of a request: its caller, the rules of its protocol version, and what its headers contain."""
 
     caller: Caller = Caller()
     rules: Rules = Rules()
     peer: tuple[str, int] | None = None
     """The address and the port of the client, if it has any."""
     headers: Mapping[str, str] = {}
+    """The tracing headers, for the agent."""
     raw_headers: Mapping[bytes, bytes] = {}
-    """All headers as they came. Only agents read them."""
+    """All headers as they were received. Only agents read them."""
     extensions: frozenset[str] = frozenset()
     idempotency_key: str = ""
     last_event_id: int | None = None
@@ -38,12 +39,12 @@ class CallContext(Struct, frozen=True, kw_only=True):
 
     @property
     def quota_key(self) -> str:
-        """Return what limits count this request by. It ignores the tenant, because a client may invent any tenant."""
+        """Return the quota key of the request. It has no tenant, because a client may invent any number of them."""
         return live_quota_key(self.caller, self.peer)
 
 
 def live_quota_key(caller: Caller, peer: tuple[str, int] | None) -> str:
-    """Return what limits count a caller by: its account, or the address of an anonymous caller."""
+    """Return the quota key for runs, streams and rates: the caller's account, or its address if it is anonymous."""
     # Anonymous callers share their tasks, but not a quota key.
     if caller.type == ANONYMOUS:
         return ANONYMOUS_PREFIX + (network_of(peer[0]) if peer else "")
@@ -53,7 +54,7 @@ def live_quota_key(caller: Caller, peer: tuple[str, int] | None) -> str:
 
 
 def network_of(host: str) -> str:
-    """Return what counts as one address: for IPv6 the network of 64 bits, because a client has all its addresses."""
+    """Return the address to count by. For IPv6 it is the /64 network, because one client usually has all of a /64."""
     if ":" not in host:
         return host
     try:
@@ -66,16 +67,16 @@ def network_of(host: str) -> str:
 
 
 class Interceptor(Protocol):
-    """Hooks called before and after every operation. If one raises an A2AError, that is the answer."""
+    """Hooks called before and after every operation. If a hook raises an A2AError, the client receives that error."""
 
     async def before(self, operation: Operation, request: Value, context: CallContext) -> None: ...
 
     async def after(self, operation: Operation, request: Value, context: CallContext, result: Any) -> None:
-        """`result` is what the operation answers with, or the exception that it ended with."""
+        """`result` is the result of the operation, or the exception that it raised."""
 
 
 # ---- observers ------------------------------------------------------------------------------------------------------
-# What the engine reports to metrics, audit, tracing and tests. Invariant: an observer has no influence on the engine.
+# The engine reports events to metrics, audit, tracing and tests. Invariant: an observer has no influence on the engine.
 
 
 class Observer:
@@ -91,10 +92,10 @@ class Observer:
         """A run has ended. `state` is the state of its task."""
 
     def run_abandoned(self, task_id: str) -> None:
-        """An agent ignored its cancellation, or work it started goes on. Its task has ended without it."""
+        """An agent ignored its cancellation, or work that it started continues. Its task has ended without it."""
 
     def task_ended(self, task_id: str, owner: str, state: TaskState) -> None:
-        """A task has reached a terminal state, and it is stored: by a run, a cancel, or after its process ended."""
+        """A terminal state of a task was stored: by a run, by a cancel, or by the recovery after its process ended."""
 
     def stream_opened(self, task_id: str) -> None:
         """A client subscribed to the task's events."""
@@ -112,7 +113,7 @@ class Observer:
         """An event will be posted again."""
 
     def webhook_given_up(self, task_id: str) -> None:
-        """A webhook was given up. The events it waits for are dead letters now."""
+        """A webhook was given up. Its undelivered events are dead letters now."""
 
     def storage_refused(self, quota_key: str) -> None:
         """A message was rejected because too much is stored: for that quota key, or for ALL_OWNERS."""
@@ -146,7 +147,8 @@ class Timing(Struct, frozen=True, kw_only=True):
     max_resync_attempts: int = 100
     """Attempts to read a task again after a failed cancel. With the default pauses they take six and a half minutes."""
     race_pause: float = 0.005
-    """Times the number of lost races for a task, times a random factor: at most 25 seconds in total."""
+    """The pause after a lost race for the turn of a task: this, times the number of lost races, times a random factor.
+    All pauses together take at most 25 seconds."""
     disconnect_grace: float = 5.0
     """How long a 0.3 task without subscribers runs on before it is canceled."""
     webhook_grace: float = 5.0
@@ -165,32 +167,33 @@ class ReplicaTiming(Struct, frozen=True, kw_only=True):
     """Times (in seconds) and batch sizes of a replica. Tests pass others."""
 
     renewals: float = 5
-    """Renewals in the length of a lease. With five the store may be away for seven of fifteen seconds at any time."""
+    """Renewals in the length of a lease. With five, the store may be unavailable for seven of the fifteen seconds,
+    whenever that begins."""
     retry: float = 0.25
     """The pause after a failed renewal, and between claims of further orphans."""
     stop_after: float = 2 / 3
-    """The part of the lease after which runs are stopped if it was not renewed: no other replica may run them yet."""
+    """The part of the lease after which runs are stopped if it was not renewed. No other replica may claim them yet."""
     suspended: float = 1.0
-    """A timer that is late by more shows that the whole process was suspended."""
+    """If a timer fires later than this, the whole process was suspended."""
     longest_hold: float = 100.0
-    """How long after a renewal a store that says that it is down may keep runs from being stopped."""
+    """How long after a renewal runs may continue because the store reports that it is starting or shutting down."""
     poll: float = 1.0
-    """Between two reads of followed tasks, because wake-ups may get lost."""
+    """The pause between two reads of followed tasks, because wake-ups may get lost."""
     polls: float = 3
-    """Reads in the length of a lease while no task is followed, because wake-ups may get lost."""
+    """The number of reads per lease while no task is followed, because wake-ups may get lost."""
     queue_poll: float = 0.2
-    """Between two attempts to claim queued tasks while tasks wait for room."""
+    """The pause between two attempts to claim queued tasks while tasks wait for room."""
     requests_valid: float = 3.0
     """How long a read of the requests from other replicas is valid. It is shorter than `Timing.peer_cancel`, after
     which another replica cancels a task without this one."""
     answer: float = 6.0
     """How long another replica may take to answer a request."""
     answer_poll: float = 0.5
-    """Between two reads of the answer to a request, because wake-ups may get lost."""
+    """The pause between two reads of the answer to a request, because wake-ups may get lost."""
     claim_batch: int = 100
     """Tasks claimed at once, so that other replicas get some, too."""
     read_batch: int = 500
-    """Followed tasks read at once: fewer than the events of one read, so that each read has an event of each task."""
+    """Followed tasks read at once. One read returns more events than that, so it has room for one of each task."""
     max_queued: int = 10_000
     """New tasks that may wait for a replica with room."""
 
@@ -200,7 +203,7 @@ class LogWindow(Struct, frozen=True, kw_only=True):
 
     events: int = 20_000
     bytes: int = 32 * 1024 * 1024
-    crowd: int = 32
+    readers_per_wake: int = 32
     """The number of readers whose wake-up takes about as long as `Timing.wake_interval`."""
 
 

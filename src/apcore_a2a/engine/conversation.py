@@ -22,7 +22,7 @@ from apcore_a2a.storage.contract import Query, Record, Store
 MAX_REFERENCES: Final = 10
 MAX_BYTES: Final = 1024 * 1024  # of a conversation, as JSON
 MAX_MESSAGE: Final = 256 * 1024  # bytes of one of its messages
-LARGE: Final = 256 * 1024  # bytes of tasks from which on a thread reads them
+LARGE: Final = 256 * 1024  # bytes of a page of tasks above which a thread decodes it
 TRUNCATED: Final = "apcore.truncated"
 """The metadata key that is true in a truncated message."""
 
@@ -47,7 +47,7 @@ class Conversations:
 
 
 async def read_conversation(store: Store, owner: str, context_id: str, *, limit: int) -> tuple[Message, ...]:
-    """Return the latest messages of an owner's tasks in a context, oldest first: at most `limit`, and `MAX_BYTES`."""
+    """Return the latest messages of an owner's tasks in a context, oldest first: within `limit` and `MAX_BYTES`."""
     query = Query(owner=owner, limit=limit, context_id=context_id, by_creation=True)
     found = _Found(limit)
     while True:  # a page ends early if its tasks are large
@@ -76,7 +76,7 @@ class _Found:
             for message in reversed(_messages_of(record.document.task())):
                 size = len(encode(message))
                 if size > MAX_MESSAGE:
-                    message = _cut(message)
+                    message = _truncate(message)
                     size = len(encode(message))
                 self._room -= size
                 if len(self.newest_first) == self._limit or self._room < 0:
@@ -89,7 +89,7 @@ def _messages_of(task: Task) -> list[Message]:
     """Return the messages of a task. Its artifacts count as answers of the agent, before its last status message."""
     said = [*task.history]
     for artifact in task.artifacts:
-        parts = tuple(_joined(artifact.parts))
+        parts = tuple(_join_texts(artifact.parts))
         if parts:
             said.append(_answer(artifact, parts, task))
     last = task.status.message
@@ -104,7 +104,7 @@ def _answer(artifact: Artifact, parts: tuple[Part, ...], task: Task) -> Message:
     )
 
 
-def _joined(parts: Iterable[Part]) -> Iterator[Part]:
+def _join_texts(parts: Iterable[Part]) -> Iterator[Part]:
     """Yield the parts of an artifact, with adjacent texts joined."""
     pieces: list[str] = []
     for part in parts:
@@ -120,13 +120,13 @@ def _joined(parts: Iterable[Part]) -> Iterator[Part]:
         yield Part(text=text)
 
 
-def _cut(message: Message) -> Message:
+def _truncate(message: Message) -> Message:
     """Return a message within `MAX_MESSAGE`: long texts are truncated, data and files that do not fit are omitted."""
     room = MAX_MESSAGE
     kept: list[Part] = []
     for part in message.parts:
         if isinstance(part.text, str):
-            part = Part(text=part.text[: room // 8])  # an escaped character has six bytes at most
+            part = Part(text=part.text[: room // 8])  # JSON needs at most six bytes for a character
         size = len(encode(part))
         if size <= room:
             kept.append(part)

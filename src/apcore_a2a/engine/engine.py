@@ -45,7 +45,7 @@ from apcore_a2a.storage.contract import ALL_OWNERS, Backlog, Query, Record, Stor
 
 logger = logging.getLogger(__name__)
 
-LARGE_PAGE: Final = 256 * 1024  # bytes of tasks from which on a thread reads them
+LARGE_PAGE: Final = 256 * 1024  # bytes of a page of tasks above which a thread decodes it
 OWNER: Final = "apcore.owner"  # the metadata key of the owner, in tasks that an administrator lists
 Perform = Callable[[Any, CallContext], Awaitable[Any]]
 
@@ -164,7 +164,7 @@ class Engine:
         """End every run and stream, in bounded time, then close the store."""
         self.begin_drain()
         await self._drain.join(self.options.shutdown_timeout + 15)
-        if self.replica is not None:  # not earlier: other replicas would take over the runs that still end here
+        if self.replica is not None:  # not earlier: other replicas would take over the runs that are still ending here
             await self.replica.close()
         if self.webhooks is not None:
             await self.webhooks.delivery.drain(min(self.options.shutdown_timeout, self.options.timing.webhook_grace))
@@ -188,7 +188,7 @@ class Engine:
     async def _intercepted(self, perform: Perform, operation: Operation, request: Value, context: CallContext) -> Any:
         """Perform an operation between the interceptors.
 
-        Each interceptor whose `before` was called is called `after`, with the result or with the error.
+        For each interceptor whose `before` was called, `after` is called with the result or with the error.
         """
         entered: list[Interceptor] = []
         try:
@@ -227,20 +227,20 @@ class Engine:
         return _trim_history(snapshot.document, history_length)
 
     async def stream_message(self, request: SendMessage, context: CallContext) -> Stream:
-        with self._streams.reserve(context) as room:
+        with self._streams.reserve(context) as place:
             begun = await self._intake.begin(request, context, wait=True)
             if isinstance(begun, Snapshot):
                 return Stream([snapshot_entry(begun)])
             if isinstance(begun, TaskElsewhere):
                 with _released(begun.live) as live:
-                    return await self._streams.follow(live, context, room, until=UNTIL_USER_IS_ASKED, start=0)
+                    return await self._streams.follow(live, context, place, until=UNTIL_USER_IS_ASKED, start=0)
             if begun.reply is not None:
                 return event_stream(begun.reply)
             start: LogEntry | int | None = 0
             if begun.call.resumed:
                 # The stream begins with the task, which contains all that happened before this turn.
                 start = _start_of_turn(begun)
-            return await self._streams.follow(begun.live, context, room, until=UNTIL_USER_IS_ASKED, start=start)
+            return await self._streams.follow(begun.live, context, place, until=UNTIL_USER_IS_ASKED, start=start)
 
     async def _answer_elsewhere(self, live: LiveTask, history_length: int | None, *, wait: bool) -> Task | Document:
         """Return a task that waits in the store for a replica with room."""
@@ -311,16 +311,16 @@ class Engine:
         return replace(context, on_behalf_of=record.owner)
 
     async def subscribe(self, request: model.SubscribeToTask, context: CallContext) -> Events:
-        with self._streams.reserve(context) as room:
+        with self._streams.reserve(context) as place:
             async with self._intake.live(request.id, context, follow=True) as live:
                 if not live.has_ended():
                     start = context.last_event_id if context.rules.replay else None
-                    return await self._streams.follow(live, context, room, until=UNTIL_ENDED, start=start)
+                    return await self._streams.follow(live, context, place, until=UNTIL_ENDED, start=start)
                 if context.rules.subscribe_when_ended:
-                    return await self._streams.replay(live, context, room)
+                    return await self._streams.replay(live, context, place)
             raise UnsupportedOperationError(f"Task {request.id} has ended: there is nothing to subscribe to")
 
-    # ---- the rest -------------------------------------------------------------------------------------------------
+    # ---- the extended card ----------------------------------------------------------------------------------------
 
     async def get_extended_card(self, request: Value, context: CallContext) -> AgentCard:
         if self._extended_card is None:
@@ -339,7 +339,7 @@ async def _no_push(request: Any, context: CallContext) -> Any:
 
 @contextmanager
 def _released(live: LiveTask) -> Iterator[LiveTask]:
-    """Release a live task that the callee has held for us."""
+    """Release a live task at the end of the block. The function that returned it has held it for this one."""
     try:
         yield live
     finally:
@@ -357,9 +357,9 @@ async def _wait_for_rest(run: Run) -> None:
 
 def _start_of_turn(run: Run) -> LogEntry | None:
     """Return the task as it was when the agent was called, or None if it was not called."""
-    if not run.began:
+    if not run.start_version:
         return None
-    return snapshot_entry(Snapshot(Document(model.encode(run.call.task)), run.began))
+    return snapshot_entry(Snapshot(Document(model.encode(run.call.task)), run.start_version))
 
 
 def _trim_history(document: Document, history_length: int | None) -> Task | Document:

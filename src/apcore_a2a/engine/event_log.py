@@ -22,7 +22,8 @@ from apcore_a2a.protocol.model import Document, Event, Task, TaskState
 READ_AT_ONCE: Final = 500  # events in one read, so that a reader of 20,000 does not delay the others
 
 StoredEvents = Callable[[int, int], Awaitable[Sequence[bytes] | None]]
-"""Returns the stored events after a sequence number, at most so many. None if the store keeps no events."""
+"""Takes a sequence number and a maximum. Returns at most that many stored events after the number, or None if the
+store keeps no events."""
 
 
 class Lagged(Exception):
@@ -49,7 +50,7 @@ class LogEntry(Struct, gc=False):
 
     @property
     def size(self) -> int:
-        """Bytes of the stored form and of the others."""
+        """The bytes of the stored form and of the other forms together."""
         size = len(self.body)
         if self.encodings is not None:
             for encoding in self.encodings.values():
@@ -117,7 +118,7 @@ class EventLog:
     def __init__(self, version: int = 0, options: EngineOptions = DEFAULTS) -> None:
         self.version = version
         self.closed = False
-        self._options = options  # of which it uses the window, and the times of wake-ups
+        self._options = options  # the log uses its window and the times of wake-ups
         self._first = version + 1  # the sequence number of the first entry in the window
         self._entries: list[LogEntry] = []
         self._bytes = 0
@@ -127,7 +128,7 @@ class EventLog:
         self._timer: asyncio.TimerHandle | None = None  # for a later wake-up
 
     def append(self, entries: list[LogEntry], size: int) -> None:
-        """Publish the next entries, of which there is at least one. The log ends with the end of its task."""
+        """Publish the next entries, of which there is at least one. The end of the task closes the log."""
         self._entries += entries
         self.version += len(entries)
         self._bytes += size
@@ -140,7 +141,7 @@ class EventLog:
             self._wake_soon()
 
     def _trim(self) -> None:
-        # Half of the entries at once: each entry is moved, and measured again with its other forms, once on average.
+        # Half of the window at once: so each entry is moved, and its size computed again, once on average.
         dropped = max(len(self._entries) // 2, 1)
         del self._entries[:dropped]
         self._first += dropped
@@ -174,7 +175,7 @@ class EventLog:
         return self._entries[start : start + READ_AT_ONCE]
 
     def wait(self, waiter: "asyncio.Future[None]") -> None:
-        """Wake a reader at the next append or close."""
+        """Set the result of `waiter` at the next append, restart or close, to wake its reader."""
         self._waiting[waiter] = None
 
     def forget(self, waiter: "asyncio.Future[None]") -> None:
@@ -183,10 +184,11 @@ class EventLog:
 
     def _wake_soon(self) -> None:
         timing = self._options.timing
-        next_turn = self._woken_at + timing.wake_interval - time.monotonic()
-        # Many readers are woken less often: writing to them takes that long, and nothing else would run.
-        crowds = len(self._waiting) // self._options.log_window.crowd
-        pause = max(next_turn, min(crowds * timing.wake_interval, timing.max_wake_interval))
+        rest_of_interval = self._woken_at + timing.wake_interval - time.monotonic()
+        # With many readers, the pause is longer: to write to all of them takes about that long, and with shorter pauses
+        # the event loop would do nothing else.
+        intervals = len(self._waiting) // self._options.log_window.readers_per_wake
+        pause = max(rest_of_interval, min(intervals * timing.wake_interval, timing.max_wake_interval))
         if pause > 0:
             self._timer = asyncio.get_running_loop().call_later(pause, self._wake)
         else:

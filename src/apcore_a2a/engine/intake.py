@@ -1,4 +1,4 @@
-"""Admission of messages: validation, repeated messages, the agent's consent, the task's queue, and the start of a run.
+"""Admission of messages: validation, repeated messages, the agent's decision, the task's queue, the start of a run.
 
 Invariant: a message that is rejected on arrival leaves nothing in the store.
 """
@@ -38,8 +38,8 @@ from apcore_a2a.protocol.lifecycle import STATE_TRANSITIONS
 from apcore_a2a.protocol.model import Message, Metadata, Role, SendMessage, Task, TaskState, TaskStatus
 from apcore_a2a.storage.contract import Query, Record, Store, Webhook
 
-# A message is rejected after so many lost races for the task's turn. Another replica's message wins each of them, so a
-# few are no sign of overload: of nine messages at three replicas, the unluckiest may lose six.
+# A message is rejected after so many lost races with messages at other replicas. Each race is won by one of them, so a
+# few lost races do not mean overload: of nine concurrent messages at three replicas, one may lose six races.
 MAX_RACES: Final = 100
 
 
@@ -69,7 +69,7 @@ class Intake:
         self._runs = runs
         self._options = options
         self.conversations = Conversations(store, options.context_messages)
-        self._replica_requests = replica_requests  # where several replicas share the store
+        self._replica_requests = replica_requests  # None unless several replicas share the store
         self._followers = None if replica_requests is None else replica_requests.followers
         self._stored = runs.stored
         self._repeats = Repeats(store, runs, self._followers, by_message_id=options.same_message_same_task)
@@ -88,7 +88,7 @@ class Intake:
         try:
             if self._followers is None:
                 return await self._begin(request, context, webhook, wait=wait)
-            return await self._begin_among_others(request, context, webhook, wait=wait)
+            return await self._begin_on_shared_store(request, context, webhook, wait=wait)
         except StoreUnavailableError:
             raise  # the store cannot be asked for an earlier message, either
         except OverloadedError:  # this message may be a repeat of one that was accepted just before the limit
@@ -108,13 +108,13 @@ class Intake:
                 return None
             return self._runs.running(live.task.id) or await live.latest()
 
-    async def _begin_among_others(
+    async def _begin_on_shared_store(
         self, request: SendMessage, context: CallContext, webhook: Webhook | None, *, wait: bool
     ) -> Run | Snapshot | TaskElsewhere:
         for lost in range(MAX_RACES):
             try:
                 return await self._begin(request, context, webhook, wait=wait)
-            except StaleWriteError:  # another replica took the task's turn between our read and our write
+            except StaleWriteError:  # another replica wrote the task between this replica's read and write
                 await asyncio.sleep(self._options.timing.race_pause * lost * random.random())
         raise OverloadedError("Too many messages to this task at once; try again later")
 
@@ -125,7 +125,7 @@ class Intake:
         if message.role is not Role.USER:
             raise InvalidParamsError("Invalid message role", [Violation("message.role", "must be the user's")])
         quota_key = context.quota_key
-        if self._followers is None or message.task_id:  # otherwise a new task may wait for another replica
+        if self._followers is None or message.task_id:  # otherwise a new task may wait for a replica with room
             self._runs.check_room(quota_key)
         task_id = await self._find_task(message, context)
         if task_id:
@@ -263,12 +263,12 @@ class Intake:
                 record = await self.load(live.task.id, context)
                 return Snapshot(record.document, record.version)
             await self._replica_requests.followers.wait_until_free(live)
-        self._runs.keep_place(live, context.quota_key)
+        self._runs.reserve_place(live, context.quota_key)
         place = live.join_queue()
         if wait or place is None:
             return await self._take_turn(live, place, admitted, context)
         queued = QueuedMessage(request, context.caller)
-        # What a restart would know of the request, and the peer for the quota key.
+        # It runs with what a restart would know of its request, and with the peer, for the quota key.
         later = CallContext(caller=context.caller, peer=context.peer)
         self._runs.in_background(self._run_queued(live, place, queued, admitted, later), live)
         await enqueue(live, queued)
@@ -328,7 +328,7 @@ class Intake:
         try:
             return await self._admit(live, request, context)
         except StoreUnavailableError:
-            raise  # this is no decision about the message
+            raise  # the agent has not decided about the message
         except A2AError as error:
             if queued is not None and live.takes_messages():
                 await self._refuse_queued(live, queued, error)
@@ -400,7 +400,7 @@ class Intake:
 
     @asynccontextmanager
     async def live(self, task_id: str, context: CallContext, *, follow: bool = False) -> AsyncIterator[LiveTask]:
-        """Return a task of the caller as a LiveTask, and hold it for the duration of the context."""
+        """Return a task of the caller as a LiveTask, held until the end of the `async with` block."""
         if self._followers is not None:
             live = await self._followers.load(task_id, context.owner, follow=follow)
         else:
@@ -427,8 +427,8 @@ def _task_ended(live: LiveTask) -> UnsupportedOperationError:
 
 
 # ---- repeated messages (idempotency) --------------------------------------------------------------------------------
-# Invariant: a repeat creates nothing and needs no room. The write that creates a task also checks its key, so only a
-# message that hits a limit is looked up beforehand.
+# Invariant: a repeat creates nothing, and no limit rejects it. The write that creates a task also checks its key. So
+# the store is asked for a key separately only after a limit has rejected the message.
 
 
 class Repeats:
@@ -479,7 +479,7 @@ class Repeats:
         return Snapshot(record.document, record.version)
 
 
-# ---- the agent's consent --------------------------------------------------------------------------------------------
+# ---- the agent's decision -------------------------------------------------------------------------------------------
 
 EXITED: Final = "the agent's admit tried to exit"
 
@@ -495,7 +495,7 @@ async def ask_agent(agent: Agent, call: Call) -> Admission:
 
 
 def _is_exit(error: BaseException) -> bool:
-    """Return whether the agent raised SystemExit or KeyboardInterrupt, or a CancelledError that no cancel caused."""
+    """Return whether the agent raised SystemExit or KeyboardInterrupt, or a CancelledError without being cancelled."""
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
         return task is not None and not task.cancelling()

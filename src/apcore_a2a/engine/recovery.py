@@ -47,7 +47,7 @@ class Recovery:
         """Continue a task that was claimed from another process, unless a third process has claimed it meanwhile."""
         live = self._runs.revive(record)
         with live.held():
-            await live.turn.take()  # first, because a message may wait here until the task is claimed
+            await live.turn.take()  # first, so that messages that wait here for the claim get the turn later
             runs_again = False
             try:
                 runs_again = await self._go_on(live, record)
@@ -101,7 +101,7 @@ class Recovery:
         return call
 
     def _rerun(self, live: LiveTask, stored: StoredRun, call: Call) -> None:
-        """Start the run from the beginning, with the turn that the caller has."""
+        """Start the run from the beginning. `take_over` has the turn already."""
         live.set_run(replace(stored, attempt=stored.attempt + 1))
         start: Start = Rerun()
         if stored.attempt == 0:
@@ -131,7 +131,7 @@ class Takeover:
         self._background = BackgroundWork()
         self._may_have_lost_claims = False  # whether the store may have claims of this replica that are unknown here
         self._renewals = 0
-        self._chores: asyncio.Task[None] | None = None
+        self._maintenance: asyncio.Task[None] | None = None
         self.has_queue = False
         """Whether more tasks may wait for a replica with room."""
 
@@ -139,12 +139,13 @@ class Takeover:
         """Claim and settle nothing more."""
         await self._background.cancel_all(1)
 
-    def begin_chores(self, *, may_have_orphans: bool) -> None:
-        """Start the work after a renewal, unless it is still going on: it may take longer than a lease."""
-        if self._chores is None or self._chores.done():
-            self._chores = self._background.start(self._do_chores(may_have_orphans), name="chores of a replica")
+    def begin_maintenance(self, *, may_have_orphans: bool) -> None:
+        """Start the work that follows a renewal, unless the previous one continues: it may take longer than a lease."""
+        if self._maintenance is None or self._maintenance.done():
+            work = self._maintain(may_have_orphans)
+            self._maintenance = self._background.start(work, name="maintenance of a replica")
 
-    async def _do_chores(self, may_have_orphans: bool) -> None:
+    async def _maintain(self, may_have_orphans: bool) -> None:
         try:
             self._renewals += 1
             if self._renewals % CLEAN_UP_EVERY == 0:
@@ -156,7 +157,7 @@ class Takeover:
                 has_more = await self._take_orphans()
                 await asyncio.sleep(self._timing.retry)
         except StoreUnavailableError:
-            logger.debug("chores are put off until the next renewal")  # the store has logged the reason
+            logger.debug("maintenance is postponed until the next renewal")  # the store has logged the reason
 
     async def _take_orphans(self) -> bool:
         """Claim tasks of dead replicas. Return whether there may be more."""
@@ -186,7 +187,7 @@ class Takeover:
         self._settle_all(claimed)
 
     async def _take_lost_claims(self) -> None:
-        """Claim the tasks again that the store has as this replica's and that are unknown here: an answer was lost."""
+        """Claim again the tasks that the store has claimed for this replica, which did not receive the answer."""
         claimed: list[Record] = []
         for task_id, owner in await self._claims.own_tasks():
             if self._runs.get(task_id) is None:

@@ -1,4 +1,4 @@
-"""One run of an agent, from its start until its task is at rest: its phases and stages, its starts and stops, the run.
+"""A run: one call of the agent, from its start until its task rests. Its phases and stages, its starts and its stops.
 
 Invariant: whatever the agent does, its task comes to rest in a stored state: by itself, after an exception, at the
 deadline, on cancel, at shutdown. An agent that ignores its cancellation is abandoned, and its task ends without it.
@@ -70,8 +70,8 @@ logger = logging.getLogger(__name__)
 # failed (`_save_failure`), and whether the store has the task (`LiveTask.is_stored`).
 #
 # Each event is checked and added to a batch when the agent yields it. The batch is folded into the task and saved when
-# the agent waits, ends, or has yielded BATCH events in a row. With earlier folding, a read in between would return a
-# task that is newer than its version.
+# the agent waits, ends, or has yielded BATCH events in a row. If it were folded at once, a read before the save would
+# return a task that is newer than its version.
 
 
 class Phase(Enum):
@@ -87,7 +87,7 @@ class Phase(Enum):
     OVER = "the run writes nothing more"
 
 
-# Module constants, like the states of h11: a run reads them a dozen times for each message.
+# Module constants, as in h11, because a run reads them a dozen times for each message.
 OPENING: Final = Phase.OPENING
 DECIDING: Final = Phase.DECIDING
 RUNNING: Final = Phase.RUNNING
@@ -129,7 +129,7 @@ FAILING_STOPS: Final = {
     Stop.SHUTDOWN: "ServerShutdownError",
     Stop.LOST: "WorkerLostError",
 }
-NOT_OF_THE_TASK: Final = frozenset({Stop.SHUTDOWN, Stop.LOST})
+PROCESS_STOPS: Final = frozenset({Stop.SHUTDOWN, Stop.LOST})
 """The stops that concern this process and not the task. Another replica may run the task again, if there is one."""
 
 
@@ -209,7 +209,7 @@ class Run:
         self.phase = OPENING
         self.stage = Stage.BEGUN
         self._waiters: dict[asyncio.Future[None], Stage] = {}  # requests, each with the stage that it waits for
-        self.began = 0  # the version of `call.task`, with which the agent starts
+        self.start_version = 0  # the version of `call.task` when the agent is called. 0 before that
         self.earlier: str | None = None
         self.reply: Message | None = None
         self.error: A2AError | None = None
@@ -223,7 +223,7 @@ class Run:
         self._timing = options.timing
         self._max_event = options.max_event_bytes
         self._max_output = options.max_output_bytes
-        self._room = options.max_output_bytes  # bytes that the agent may still yield
+        self._bytes_left = options.max_output_bytes  # bytes that the agent may still yield
         self._batch: list[CheckedEvent] = []  # the events since the last save
         self._stop: Stop | None = None
         self._save_failure: BaseException | None = None  # the error of a save while the agent had control
@@ -232,7 +232,7 @@ class Run:
     @property
     def output_bytes(self) -> int:
         """Return the number of bytes that the agent has yielded."""
-        return self._max_output - self._room
+        return self._max_output - self._bytes_left
 
     async def drive(self) -> None:
         """Run the agent to its end. Raises only CancelledError, and only if cancelled during `_end`."""
@@ -287,7 +287,7 @@ class Run:
         try:
             if self._stop is None:
                 self._prepare_call()
-                await self._listen(self._agent.run(self.call))
+                await self._consume(self._agent.run(self.call))
         except BaseException as error:  # also SystemExit: an agent must not end the server
             return self._save_failure or error
         return self._save_failure
@@ -295,15 +295,15 @@ class Run:
     def _prepare_call(self) -> None:
         """Give the agent a copy of the task, so that its changes have no effect."""
         live = self.live
-        self.began = live.version
+        self.start_version = live.version
         live.rested = False
         if self.call.resumed or self.call.task is live.task:
             self.call.task = copy(live.task)
         else:
-            # A new task is stored as another object, so no other code has the task of the call.
+            # `LiveTask.create` continues with a copy of a new task, so only the call refers to this object.
             self.call.task.status = live.task.status
 
-    async def _listen(self, events: AsyncGenerator[AgentEvent, None]) -> None:
+    async def _consume(self, events: AsyncGenerator[AgentEvent, None]) -> None:
         """Take the agent's events, save the rest of them at the end, then let the agent clean up."""
         try:
             try:
@@ -377,8 +377,8 @@ class Run:
             event = StatusUpdate(status=TaskStatus(state=TaskState.COMPLETED, message=event))
         checked = check_event(event, self.live.task)
         size = len(checked[1])
-        self._room -= size
-        if size > self._max_event or self._room < 0:
+        self._bytes_left -= size
+        if size > self._max_event or self._bytes_left < 0:
             raise InvalidAgentResponseError("The agent's output is over its limit of bytes")
         if not isinstance(event, _WITH_STATUS):
             self._batch.append(checked)
@@ -462,14 +462,15 @@ class Run:
         return failure is not None or not self.live.has_ended()
 
     async def _end(self, failure: BaseException | None, *, in_doubt: bool = False) -> None:
-        """Bring the task to rest, unless it rests, however long the store takes.
+        """Bring the task to rest, unless it rests already. Retry for as long as the store is unavailable.
 
         `in_doubt`: it is unknown whether the store has the start of the run.
         """
         if self.phase is not ABANDONED:
             self.phase = ENDING
         end = self._outcome(failure)
-        # An interrupted task waits for its user if the agent has returned. It does not if the run was stopped.
+        # A task in INPUT_REQUIRED or AUTH_REQUIRED rests if the agent has returned. It does not rest if the agent
+        # raised an error or was stopped, because nothing could continue it.
         resting = TERMINAL if (self._stop or failure) and not in_doubt else AT_REST
         attempt = 0
         while True:
@@ -496,7 +497,7 @@ class Run:
     async def _write_end(self, end: StatusUpdate, resting: frozenset[TaskState]) -> None:
         live = self.live
         await live.resync()
-        if self._stop in NOT_OF_THE_TASK and live.state not in resting and may_hand_on(live):
+        if self._stop in PROCESS_STOPS and live.state not in resting and may_hand_on(live):
             await hand_on(live)
             return
         if live.state not in resting:

@@ -56,10 +56,10 @@ class Runs:
         self._registry = TaskRegistry(store, observer, options)
         self._live = self._registry.tasks
         self._active: dict[str, Run] = {}  # by task id
-        # Reserved places of tasks whose next message is about to be run: the quota key by task id. A place is void when
-        # the turn of its task is free. Void places are removed when there would be no room otherwise.
-        self._kept_places: dict[str, str] = {}
-        self._places = QuotaCounter()  # of runs and kept places
+        # Places reserved for the next run of a task: the quota key by task id. A reservation is void when the turn of
+        # its task is free. Void reservations are removed only when there would be no room otherwise.
+        self._reservations: dict[str, str] = {}
+        self._places = QuotaCounter()  # of runs and reservations
         self._background = BackgroundWork()
         self._deadline_timer: asyncio.TimerHandle | None = None  # for the first deadline of a run
 
@@ -83,36 +83,37 @@ class Runs:
     def check_room(self, quota_key: str) -> None:
         """Raise an error if the engine, or this quota key, is at its limit of runs, or if the engine shuts down."""
         self.check_draining()
-        if self._kept_places and (self.room <= 0 or self._has_all(quota_key)):
-            self._give_up_void_places()
+        if self._reservations and (self.room <= 0 or self._is_at_limit(quota_key)):
+            self._release_void_places()
         if self.room <= 0:
             raise OverloadedError("The agent is at its limit of running tasks; try again later")
-        if self._has_all(quota_key):
+        if self._is_at_limit(quota_key):
             raise LimitExceededError("You are at your limit of running tasks; wait for one to end")
 
-    def _has_all(self, quota_key: str) -> bool:
+    def _is_at_limit(self, quota_key: str) -> bool:
         return self._places.is_used_up(quota_key, self._limit_per_caller, self._options.anonymous_divisor)
 
-    def keep_place(self, live: LiveTask, quota_key: str) -> None:
-        """Reserve a place for the run of a task's next message. A running task passes its own place on.
+    def reserve_place(self, live: LiveTask, quota_key: str) -> None:
+        """Reserve a place for the run of a task's next message. A running task passes on its own place instead.
 
         The place stays reserved while the turn of the task is taken. Call this right before joining the queue.
 
         Raises:
-            OverloadedError: there is no room. LimitExceededError if the quota key is at its limit.
+            OverloadedError: the engine has no room for a run.
+            LimitExceededError: the quota key is at its limit.
         """
         task_id = live.task.id
-        if task_id in self._active or task_id in self._kept_places:
+        if task_id in self._active or task_id in self._reservations:
             return
         self.check_room(quota_key)
-        self._kept_places[task_id] = quota_key
+        self._reservations[task_id] = quota_key
         self._places.add(quota_key)
 
-    def _give_up_void_places(self) -> None:
-        for task_id, quota_key in list(self._kept_places.items()):
+    def _release_void_places(self) -> None:
+        for task_id, quota_key in list(self._reservations.items()):
             live = self._live.get(task_id)
             if live is None or not live.turn.is_taken:
-                del self._kept_places[task_id]
+                del self._reservations[task_id]
                 self._places.subtract(quota_key)
 
     # ---- live tasks -----------------------------------------------------------------------------------------------
@@ -129,19 +130,19 @@ class Runs:
         return self._live.get(task_id)
 
     def add(self, task: Task, owner: str, quota_key: str) -> LiveTask:
-        """Return the live task of a new task, if there is still room for its run, which has the turn."""
+        """Return a LiveTask for a new task, whose first run has the turn. Raise as `check_room` if there is no room."""
         self.check_room(quota_key)
         return LiveTask(task, owner, self._registry)
 
     def add_queued(self, task: Task, owner: str) -> LiveTask:
-        """Return the live task of a new task that any replica with a free slot may run. Its turn is free."""
+        """Return a LiveTask for a new task that any replica with room may run. Its turn is free."""
         self.check_draining()
         live = LiveTask(task, owner, self._registry)
         live.turn.give()
         return live
 
     def revive(self, record: Record) -> LiveTask:
-        """Return the live task of a record, not running yet. The caller has to hold it before the next await."""
+        """Return the LiveTask of a record: the one in memory, or a new one. It has to be held before the next await."""
         task = record.document.task()
         live = self._live.get(task.id)
         if live is not None:
@@ -154,15 +155,15 @@ class Runs:
         return self._active.get(task_id)
 
     def launch(self, live: LiveTask, call: Call, start: Start, *, quota_key: str) -> Run:
-        """Start a run of a live task. The caller has the turn. The run counts against `quota_key`."""
+        """Start a run of a live task, whose turn has to be taken. The run counts against `quota_key`."""
         run = Run(live, call, start, agent=self._agent, observer=self._observer, options=self._options)
         run.quota_key = quota_key
         if self._timeout is not None:
             self._set_deadline(run, self._timeout)
         self._active[live.task.id] = run
         self._places.add(quota_key)
-        if self._kept_places:
-            kept = self._kept_places.pop(live.task.id, None)
+        if self._reservations:
+            kept = self._reservations.pop(live.task.id, None)
             if kept is not None:
                 self._places.subtract(kept)
         live.hold()  # until `end_run`
@@ -201,11 +202,11 @@ class Runs:
         del self._active[run.live.task.id]
         if self.stored is not None:
             self.stored.add(run.live.owner, run.output_bytes)
-        if run.started is not None and is_wanted():
+        if run.started is not None and logs_info():
             self._log_rest(run, time.monotonic() - run.started)
         run.live.end_run()
         if run.live.turn.is_taken:  # the next message has the turn, and gets the place: it must not be rejected now
-            self._kept_places[run.live.task.id] = run.quota_key
+            self._reservations[run.live.task.id] = run.quota_key
         else:
             self._places.subtract(run.quota_key)
 
@@ -223,7 +224,7 @@ class Runs:
 
     def in_background(self, work: Coroutine[Any, Any, object], live: LiveTask) -> None:
         """Run the work of a queued message in the background, because its sender does not wait."""
-        live.hold()  # before the work begins, because the last other holder may leave until then
+        live.hold()  # here and not in the work: the last other holder may release the task before the work begins
         self._background.start(self._run_and_log(work, live), name=f"queued message {live.task.id}")
 
     async def _run_and_log(self, work: Coroutine[Any, Any, object], live: LiveTask) -> None:
@@ -376,7 +377,7 @@ async def _run_cancel_hook(
 
 # ---- work that outlives a request -----------------------------------------------------------------------------------
 #
-# asyncio.TaskGroup is not suitable: it waits for ever for a child that ignores its cancellation, and one child's
+# asyncio.TaskGroup is not suitable: it waits forever for a child that ignores its cancellation, and one child's
 # exception cancels its siblings. An agent may do both. BackgroundWork logs the exception, leaves the siblings alone,
 # and ends in bounded time.
 
@@ -429,7 +430,7 @@ class BackgroundWork:
             logger.warning("work ignored its cancellation", extra={"work": [task.get_name() for task in left]})
 
 
-# ---- the log of tasks -----------------------------------------------------------------------------------------------
+# ---- log lines of tasks ---------------------------------------------------------------------------------------------
 # One line at level info for each task that comes to rest. Invariant: ids, names, states and times, but no contents.
 #
 # Text that a client chose is cleaned, so that it cannot start a new line with any log formatter.
@@ -438,8 +439,8 @@ MAX_NAME: Final = 64  # characters of a skill or a caller
 _NAMES: Final = {state: state.removeprefix("TASK_STATE_").lower() for state in TaskState}
 
 
-def is_wanted() -> bool:
-    """Return whether level info is enabled. It is checked first, because most of a line's cost is to build it."""
+def logs_info() -> bool:
+    """Return whether level info is enabled. Checked first, because most of a line's cost is to build it."""
     return logger.isEnabledFor(logging.INFO)
 
 
@@ -461,7 +462,7 @@ def log_reply(call: Call, seconds: float) -> None:
 
 
 def log_end(task: Task, caller: Caller) -> None:
-    """Log that a task has ended that did not run: it waited, and was canceled."""
+    """Log that a waiting task was canceled, and so has ended without a run."""
     logger.info("task ended", extra=_fields(task, caller))
 
 

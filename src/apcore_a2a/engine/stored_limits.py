@@ -3,12 +3,13 @@
 Invariant: nothing is deleted to make room, so a store keeps what it has acknowledged. Over the limit, new tasks and
 messages are rejected.
 
-The usage of a quota key is what the store counts. Counting reads each of its tasks, so the store is asked every few
-seconds at most, and for at most one twentieth of the time, however long counting takes. No message is rejected on a
-count that is older than a second, unless counting is that slow. What was begun here since is added. Usage on other
-replicas is not seen in between, so a caller can exceed its limit by three amounts: what it sends to other replicas
-within these seconds, what tasks write that were running when the limit was reached, and what was on its way to the
-store while the store counted.
+The store counts the usage of a quota key. It reads each task of the key to do so, so a count is cached: for `INTERVAL`
+seconds to accept a message, for `REFUSAL_INTERVAL` to reject one, and always for `PAUSE_FACTOR` times the time that
+counting took. So counting takes at most one twentieth of the time. Messages accepted here since then are added.
+
+Messages at other replicas are not added. So a caller can exceed its limit by three amounts: what it sends to other
+replicas while a count is cached, what tasks write that were running when the limit was reached, and what was on its way
+to the store while the store counted.
 """
 
 import asyncio
@@ -26,10 +27,10 @@ from apcore_a2a.protocol.model import SendMessage, encode
 from apcore_a2a.storage.contract import ALL_OWNERS, ReportsUsage, Store, Usage, stored_quota_key
 
 INTERVAL: Final = 5.0  # seconds for which a count is recent enough to accept a message
-REFUSAL_INTERVAL: Final = 1.0  # and to reject one
-PAUSE: Final = 19  # the pause between two counts, as a multiple of the time that counting took
+REFUSAL_INTERVAL: Final = 1.0  # seconds for which a count is recent enough to reject a message
+PAUSE_FACTOR: Final = 19  # the pause between two counts, as a multiple of the time that counting took
 MAX_KNOWN: Final = 10_000  # quota keys whose counts are remembered
-RETRY_AFTER: Final = 60  # seconds: expired tasks make room
+RETRY_AFTER: Final = 60  # seconds, in which tasks may expire and make room
 
 YOUR_TASKS: Final = "You are at your limit of stored tasks; try again when some have expired"
 YOUR_BYTES: Final = "You are at your limit of stored bytes; try again when some tasks have expired"
@@ -38,15 +39,15 @@ ALL_BYTES: Final = "The agent is at its limit of stored bytes; try again later"
 
 
 class _Count:
-    """The stored usage of a quota key, and what was begun here since the store counted it."""
+    """The usage of a quota key as the store counted it, and what was accepted here since."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()  # concurrent requests wait for the same count
         self.counted = Usage(0, 0)
         self.counted_at = float("-inf")
-        self.seconds = 0.0
-        self.tasks = 0
-        self.bytes = 0
+        self.seconds = 0.0  # that the store took to count
+        self.tasks = 0  # accepted here since
+        self.bytes = 0  # of the messages and events since
 
     @property
     def total(self) -> Usage:
@@ -106,7 +107,8 @@ class StoredLimits:
         """Count a message that is about to be stored, if there is still room after the await since `check`.
 
         Raises:
-            LimitExceededError: There is no room left; or OverloadedError, as in `check`.
+            LimitExceededError: The owner has no room left.
+            OverloadedError: The anonymous callers have no room left.
         """
         quota_key = stored_quota_key(owner)
         if not self._of_caller.takes(self._count_of(quota_key).total, is_new=is_new):
@@ -155,12 +157,12 @@ class StoredLimits:
         count = self._count_of(quota_key)
         async with count.lock:
             begun = self._clock()
-            if begun - count.counted_at < max(interval, PAUSE * count.seconds):
+            if begun - count.counted_at < max(interval, PAUSE_FACTOR * count.seconds):
                 return count
             tasks = count.tasks
             size = count.bytes
             count.counted = await self._store.usage(quota_key)
-            # What was begun while the store counted may be included or not, so it stays in the sums.
+            # The count may or may not include what was accepted while the store counted, so that stays in the sums.
             count.tasks -= tasks
             count.bytes -= size
             count.counted_at = begun

@@ -1,7 +1,7 @@
 """The stored form of a run and of its message queue, with which another process can continue.
 
-Invariant: every acknowledged message is stored. It runs when its turn comes, here or after a restart. Or it is rejected
-where its sender can see it: in the history and the status of the task.
+Invariant: every acknowledged message is stored. It is run when its turn comes, by this process or by the next one. If
+it is rejected instead, its sender finds it in the history of the task, and the reason in the status.
 """
 
 from typing import Any, Final
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from apcore_a2a.agent import Caller
 from apcore_a2a.protocol.model import SendMessage, encode
 
-MAX_ATTEMPTS: Final = 3  # runs of a retry-safe task whose process ends each time
+MAX_ATTEMPTS: Final = 3  # runs of a retry-safe task, if the process ends during each of them
 
 
 class QueuedMessage(Struct, frozen=True):

@@ -1,8 +1,8 @@
 """Streams of the events of a task: a snapshot or a replay, then the events that follow, until an end state.
 
-Invariant: a stream is a cursor on the log of its task. It has no queue, so it delays no other stream. A stream that
-closes affects no other stream and not the task. The exception is `cancel_on_disconnect`: it cancels a task whose 0.3
-clients have all left, when `Timing.disconnect_grace` is over.
+Invariant: a stream is a cursor on the log of its task. It has no queue, so it delays no other stream. When a stream
+closes, other streams and the task continue. The exception is `cancel_on_disconnect`: if the last stream of a 0.3 task
+closes, the task is canceled `Timing.disconnect_grace` later, unless a client subscribes again.
 """
 
 import asyncio
@@ -25,8 +25,10 @@ UNTIL_USER_IS_ASKED: Final = TERMINAL | {TaskState.INPUT_REQUIRED}  # not AUTH_R
 
 
 class Events(Protocol):
-    """The source of a binding's writes. `take` returns events, an empty list (then `wait`), or None at the end. `close`
-    has to be called.
+    """Events that a binding writes to its client: a `Stream` or a `Replay`.
+
+    `take` returns the available events, an empty list if the binding has to `wait`, or None at the end. `close` has to
+    be called.
     """
 
     def take(self) -> list[LogEntry] | None: ...
@@ -50,7 +52,7 @@ class StreamSource(Protocol):
 
 
 class Stream:
-    """Batches of entries: `take` returns the entries that are there. If it returns an empty batch, `wait` for more.
+    """A stream of entries: `take` returns the available ones. If it returns an empty list, `wait` for more.
 
     A stream begins with `ready`, continues with the entries after sequence number `after` in the log of `source`, and
     ends with the first entry whose state is in `until`. Without a source it ends with `ready`. An empty batch after a
@@ -120,13 +122,13 @@ class Stream:
             return
         loop = asyncio.get_running_loop()
         if self._timer is None:
-            self._timer = loop.call_later(self._keep_alive_interval, self._stay_alive)
+            self._timer = loop.call_later(self._keep_alive_interval, self._keep_alive)
         self._waiter = loop.create_future()
         self._source.log.wait(self._waiter)
         await self._waiter
 
     async def _restart(self, source: StreamSource) -> None:
-        """Continue behind the window of the log: with stored events, or with a snapshot of the task."""
+        """Continue after the reader has fallen behind the window of the log: with stored events, or with a snapshot."""
         records = None
         behind = source.log.version - self._after
         if self._missed is not None and behind > 0:
@@ -140,7 +142,7 @@ class Stream:
             self._after = snapshot.seq
         self._has_lagged = False
 
-    def _stay_alive(self) -> None:
+    def _keep_alive(self) -> None:
         self._timer = None
         self._end_wait()
 
@@ -175,10 +177,11 @@ class Streams:
         self._open = QuotaCounter()
 
     def reserve(self, context: CallContext) -> ExitStack:
-        """Reserve a place for one stream at once. The callbacks of the result run when the stream closes.
+        """Reserve a place for one stream, without waiting. The result has the callbacks to run when the stream closes.
 
         Raises:
-            OverloadedError: all places are taken. LimitExceededError if the caller has too many streams itself.
+            OverloadedError: the engine is at its limit of streams.
+            LimitExceededError: the quota key is at its limit of streams.
         """
         self._runs.check_draining()
         if self._open.total >= self._limit:
@@ -187,22 +190,22 @@ class Streams:
         if self._open.is_used_up(quota_key, self._limit_per_caller, self._anonymous_part):
             raise LimitExceededError("You are at your limit of open streams; close one or try again later")
         self._open.add(quota_key)
-        room = ExitStack()
-        room.callback(self._open.subtract, quota_key)
-        return room
+        place = ExitStack()
+        place.callback(self._open.subtract, quota_key)
+        return place
 
     async def follow(
         self,
         live: LiveTask,
         context: CallContext,
-        room: ExitStack,
+        place: ExitStack,
         *,
         until: frozenset[TaskState],
         start: LogEntry | int | None,
     ) -> Stream:
         """Return a stream of a live task: from a snapshot, from the event after a number, or, with None, from now."""
-        room.callback(self._closed, live, context, until)
-        room.enter_context(live.held())
+        place.callback(self._closed, live, context, until)
+        place.enter_context(live.held())
         self._observer.stream_opened(live.task.id)
         if start is None or (isinstance(start, int) and start > live.log.version):
             start = await live.latest_entry()
@@ -215,14 +218,14 @@ class Streams:
             live,
             after=start,
             until=until,
-            on_close=room.pop_all().close,
+            on_close=place.pop_all().close,
             keep_alive_interval=self._keep_alive_interval,
         )
         if context.rules.replay and context.last_event_id is not None:
             stream.read_missed_from(live.stored_events())
         return stream
 
-    async def replay(self, live: LiveTask, context: CallContext, room: ExitStack) -> "Stream | Replay":
+    async def replay(self, live: LiveTask, context: CallContext, place: ExitStack) -> "Stream | Replay":
         """Return a stream of an ended task: the events that the client missed, if they are stored, or the outcome."""
         last_seen = context.last_event_id
         version = live.version
@@ -230,18 +233,18 @@ class Streams:
             task = live.task
             outcome = StatusUpdate(status=task.status, task_id=task.id, context_id=task.context_id)
             entry = LogEntry(version, task.status.state, v1.encode_event(outcome))
-            return Stream([entry], on_close=self._hold(room, live))
+            return Stream([entry], on_close=self._hold(place, live))
         read = live.stored_events()
         first = await read(last_seen, READ_AT_ONCE)
         if first is None:
-            return Stream([await live.latest_entry()], on_close=self._hold(room, live))
-        return Replay(read, last_seen, first, on_close=self._hold(room, live))
+            return Stream([await live.latest_entry()], on_close=self._hold(place, live))
+        return Replay(read, last_seen, first, on_close=self._hold(place, live))
 
-    def _hold(self, room: ExitStack, live: LiveTask) -> Callable[[], None]:
+    def _hold(self, place: ExitStack, live: LiveTask) -> Callable[[], None]:
         """Keep the place of a stream until it closes. Return the function to call then."""
-        room.callback(self._observer.stream_closed, live.task.id)
+        place.callback(self._observer.stream_closed, live.task.id)
         self._observer.stream_opened(live.task.id)
-        return room.pop_all().close
+        return place.pop_all().close
 
     def _closed(self, live: LiveTask, context: CallContext, until: frozenset[TaskState]) -> None:
         self._observer.stream_closed(live.task.id)

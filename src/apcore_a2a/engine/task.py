@@ -156,21 +156,21 @@ ANY_RUNNER: Final = Runner("")
 class LiveTask:
     """A task in memory, with its log, its holders and its turn. Only its methods change these four.
 
-    The task as of its last folded event: `task`, and `version`, the number of that event. Folding an event changes the
-    task in memory at once.
+    Task: `task` contains all events folded so far, and `version` is the number of the last one. Folding an event
+    changes the task in memory at once.
 
-    The log, which readers follow. An event is published in the log when the store has it: `log.version` is the last
-    event that is saved and published. A durable store commits while the agent goes on, so up to MAX_UNSAVED writes lie
-    between the two versions. A failed save leaves the task *out of step*: the store may or may not have the folded
-    events. `resync` reads the store and goes on from there. Until then nothing more is written.
+    Log: readers follow it. An event is published in the log when the store has it, so `log.version` is the number of
+    the last event that is saved and published. A durable store commits while the agent continues, so up to MAX_UNSAVED
+    writes lie between the two versions. After a failed save the task is *out of step*: the store may or may not have
+    the folded events. Nothing more is written until `resync` has read the task from the store again.
 
-    The holders: runs, streams, requests, queued messages. The registry has the task as long as there is a holder, so
+    Holders: runs, streams, requests and queued messages. The registry has the task as long as there is a holder, so
     there is never a second LiveTask of it, which would be a second writer. When the last holder releases the task, it
     leaves the registry.
 
-    The turn: one run at a time. Messages wait for it in the order of their arrival, and so does a cancel. A message
-    whose sender does not wait is stored until its turn comes (`queue`). If the task ends before, the message is
-    rejected in the task itself.
+    Turn: one run has it at a time. Messages wait for it in the order of their arrival, and so does a cancel. A message
+    whose sender does not wait is stored until its turn comes (`queue`). If the task ends before, it records the message
+    as rejected.
     """
 
     def __init__(self, task: Task, owner: str, registry: TaskRegistry, record: Record | None = None) -> None:
@@ -187,7 +187,7 @@ class LiveTask:
         self._run_body = b""  # `stored_run` and `queue` as a durable store keeps them
         self._queue_body = b""  # the same without the run
         self.is_stored = record is not None  # if not, there is no task yet, or the store has not confirmed it
-        self.rested = False  # whether the present run has brought the task to rest, even if only for a moment
+        self.rested = False  # whether the task has rested during the present run, even if it has continued since
         self.runner = NO_RUNNER  # as of the last read from the store
         self.unsaved: deque[asyncio.Future[None]] = deque()  # writes on their way, in order
         self._epoch = record.epoch if record else 1  # of the lease; a durable store rejects writes with an older one
@@ -195,7 +195,7 @@ class LiveTask:
         self._observer = registry.observer
         self._registry = registry.tasks
         self._holders = 0
-        self._cancels = 0
+        self._cancels = 0  # the number of cancels in progress
         self._unwatched_timer: asyncio.TimerHandle | None = None
         self._out_of_step = False
         self.save_error: BaseException | None = None  # the first since the last `resync`: later ones follow from it
@@ -433,6 +433,8 @@ class LiveTask:
     def begin_save(self, events: list[CheckedEvent], *, said: Message | None = None) -> Saving:
         """Fold events and pass them to the store in one write, which costs as much as the write of a single event.
 
+        `said` is the user's message that caused the first event. It is stored with that event.
+
         Raises:
             A2AError: an event is not allowed in its state. The events before it are written.
         """
@@ -441,7 +443,7 @@ class LiveTask:
         try:
             for event, body in events:
                 self._fold(event, body, folded, said)
-                said = None  # the message caused the first event only
+                said = None
         except A2AError as error:
             failure = error
         saving = None
@@ -546,7 +548,7 @@ class LiveTask:
 
     def _publish(self, entries: list[LogEntry], change: Change) -> None:
         if entries[0].seq != self.log.version + 1:
-            return  # an earlier save failed, or seemed to. `resync` decides, and no reader sees a gap.
+            return  # an earlier save failed, or seemed to fail. `resync` finds out, and no reader sees a gap.
         self.log.append(entries, sum(map(len, change.events)))
         if entries[-1].state in TERMINAL:
             self._observer.task_ended(self.task.id, self.owner, entries[-1].state)
@@ -596,7 +598,7 @@ class LiveTask:
 
 
 def _repeats_state(event: StatusUpdate | Task, state: TaskState) -> bool:
-    """Return whether an event says only that the task is in the state in which it is. It is neither stored nor sent."""
+    """Return whether an event only repeats the present state. Such an event is neither stored nor published."""
     if not isinstance(event, StatusUpdate) or event.status.state is not state:
         return False
     return event.status.message is None and not event.metadata
@@ -628,7 +630,7 @@ def dequeue(live: LiveTask, queued: QueuedMessage) -> None:
 
 
 def is_settled(live: LiveTask, queued: QueuedMessage | None) -> bool:
-    """Return whether a queued message needs no run: it was rejected, or is in the history after a seeming failure."""
+    """Return whether a queued message needs no run: it was rejected, or a write that seemed to fail has stored it."""
     if queued is None:
         return False
     message_id = queued.request.message.message_id
@@ -653,7 +655,7 @@ def may_hand_on(live: LiveTask) -> bool:
 
 
 async def hand_on(live: LiveTask) -> None:
-    """Leave the run and the queue to any replica. This replica writes nothing more."""
+    """Store the run and the queue for any replica to continue. This replica writes nothing more."""
     await live.save_run(hand_on=True)
     live.runner = ANY_RUNNER
 

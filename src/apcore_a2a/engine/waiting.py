@@ -1,4 +1,4 @@
-"""Notices that an awaitable is about to wait: `notice_wait` calls back then, `within` sets a timer only then.
+"""Code to run only if an `await` really waits: a callback (`notice_wait`), or the timer of a deadline (`within`).
 
 Most of what the engine awaits is ready: an agent yields several events in a row, and the body of a request arrives
 together with its headers. Some work is needed only before a real wait, for example saving the events so far, or setting
@@ -27,7 +27,7 @@ def notice_wait(work: Any, waits: Callable[[], None]) -> Generator[Any, Any, Any
     try:
         awaited = work.send(None)
         waits()
-        # This is what `yield from work` does, which cannot continue after a first step that was taken by hand.
+        # The loop does what `yield from work` does. `yield from` itself cannot continue after a first `send`.
         while True:
             try:
                 sent = yield awaited

@@ -148,7 +148,7 @@ async def test_a_claim_that_waited_long_is_renewed_or_dropped(saved_again: bool)
         await gate.reached()
         await scenario.task("second")
         await scenario.later(0)  # the webhook is claimed, and waits for the worker
-        await scenario.later(delivery.FRESH)
+        await scenario.later(delivery.RENEW_AFTER)
         if saved_again:
             (webhook,) = await scenario.store.webhooks.of_task("second", ALICE) or ()
             await scenario.store.webhooks.save(webhook, ALICE)

@@ -1,7 +1,7 @@
 """Tasks that other replicas run, kept up to date here for the callers that ask for them at this replica.
 
-Invariant: a task is written where it runs. The copy here is never newer than the store. This replica answers from
-memory only for tasks that it runs under a valid lease (`authority`).
+Invariant: only the replica that runs a task writes it. The copy here is never newer than the store. This replica
+answers from memory only for tasks that it runs under a valid lease (`authority`).
 
 A followed task is a `LiveTask` like any other, so subscribers and callers that wait for it to rest wait on its log. The
 difference is who appends to that log: `refresh` does, with what it reads from the store by one query for all tasks.
@@ -71,14 +71,14 @@ class Followers:
         if self._is_written_here(live):
             return
         live.follow(record)
-        live.runner = self._other(record.runner)
+        live.runner = self._runner_of(record.runner)
 
     def _is_written_here(self, live: LiveTask) -> bool:
         """Return whether this replica is about to write the task. The store then decides whether it may."""
         return self._runs.running(live.task.id) is not None or live.turn.is_taken
 
-    def _other(self, stored: str | None) -> Runner:
-        """Return the other replica that runs the task, by the store's field, or NO_RUNNER if it names this replica."""
+    def _runner_of(self, stored: str | None) -> Runner:
+        """Return the other replica that the store's `runner` field names, or NO_RUNNER if it names this replica."""
         if stored is None or stored == self._lease.name:
             return NO_RUNNER
         return Runner(stored)
@@ -121,7 +121,7 @@ class Followers:
         return self._changed
 
     def notify(self) -> None:
-        """Wake all who wait for a change: a followed task, or the answer to a request, may have changed."""
+        """End the waits for a change: a followed task may have changed, or a request may have been answered."""
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
         self._changed = None
@@ -140,17 +140,17 @@ class Followers:
             await self._follow_lost()
         lives: dict[str, LiveTask] = {}
         wanted: list[FollowedTask] = []
-        torn: list[LiveTask] = []  # a run here was lost, and the events that it had folded were never stored
+        out_of_step: list[LiveTask] = []  # a run here was lost, and the events that it had folded were never stored
         for task_id, number in self._followed.items():
             live = self._runs.get(task_id)
             if live is None or self._is_written_here(live):
                 continue
             if not live.is_in_step:
-                torn.append(live)
+                out_of_step.append(live)
             elif wake_up.everything or number is None or number in wake_up.tasks:
                 lives[task_id] = live
                 wanted.append(FollowedTask(task_id, live.owner, live.version))
-        for live in torn:
+        for live in out_of_step:
             await self._reload(live)
         await self._read_updates(lives, wanted)
 
@@ -178,10 +178,10 @@ class Followers:
         if live.version < update.version:
             self._watch.wake_here()  # there are more events than one read returns
             return
-        live.runner = self._other(update.runner)
+        live.runner = self._runner_of(update.runner)
 
     async def _follow_lost(self) -> None:
-        """Follow tasks that ran here, run here no longer, and still have readers here."""
+        """Follow tasks that this replica runs no longer, that have not ended, and that still have readers here."""
         for live in self._runs.all_live():
             if live.task.id not in self._followed and not self._is_written_here(live) and not live.has_ended():
                 await self._reload(live)

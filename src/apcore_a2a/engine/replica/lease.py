@@ -1,18 +1,19 @@
 """The lease of this replica: renewed in time, and runs stopped before it expires.
 
-Invariant: a replica that cannot renew its lease stops its own runs before another replica may take them over. It waits
-for no message. A replica that was declared dead writes nothing more for the tasks that it ran, and joins under a new
-name.
+Invariant: a replica that cannot renew its lease stops its own runs before another replica may take them over. It
+decides this by its own clock, and needs no message for it. A replica that was declared dead writes nothing
+more for the tasks that it ran, and joins under a new name.
 
 The lease is renewed `ReplicaTiming.renewals` times in its length. After two thirds of the lease without an answer of
-the store, the runs are stopped, also while a renewal is on its way. This replica cannot tell whether the store is away
-for all replicas or for itself alone, unless the store itself says that it starts or shuts down. After all of the lease,
-any other replica may declare this one dead and claim its tasks. Repeatable tasks run again, up to MAX_ATTEMPTS times in
-all. The others end as FAILED, "Worker lost".
+the store, the runs are stopped, even if a renewal is pending. This replica cannot tell whether the store is unavailable
+to all replicas or only to this one, unless the store reports that it is starting or shutting down. When the lease has
+expired, any other replica may declare this one dead and claim its tasks. Repeatable tasks run again, up to MAX_ATTEMPTS
+times in all. The others end as FAILED, "Worker lost".
 
-An expired lease stays valid until another replica declares its holder dead. So if the store was away for all replicas,
-all keep their leases: a replica whose own renewal failed claims orphans one renewal later, when the live replicas have
-renewed theirs. A process that was suspended (its machine slept or was migrated) renews before it stops its runs.
+An expired lease stays valid until another replica declares its holder dead. So if the store was unavailable to all
+replicas, all of them keep their leases: a replica whose own renewal failed waits one more renewal before it claims
+orphans, and the live replicas renew their leases in that time. A process that was suspended (its machine slept or was
+migrated) tries to renew its lease before it stops its runs.
 """
 
 import asyncio
@@ -33,11 +34,12 @@ logger = logging.getLogger(__name__)
 # Whether a replica may answer for a task from its own memory, without reading the store.
 #
 # Invariant: a replica answers from memory only while no other replica can have taken the task over or canceled it. That
-# is while the lease holds, and while it has lately read the requests of the others and finished those for the task.
+# is the case while its lease is valid, its last read of the other replicas' requests is recent, and it has finished all
+# requests for the task.
 
 
 class Authority:
-    """The time of the last renewal, the time of the last read of requests, and the tasks with unfinished requests."""
+    """When the lease was last renewed, when requests were last read, and which tasks have unfinished requests."""
 
     def __init__(
         self, lease: ReplicaLease, timing: ReplicaTiming, *, clock: Callable[[], float] = time.monotonic
@@ -81,7 +83,7 @@ class Authority:
 
 # ---- renewal --------------------------------------------------------------------------------------------------------
 
-LATE: Final = 0.05  # seconds after the end of another replica's lease at which its tasks are claimed
+CLAIM_DELAY: Final = 0.05  # seconds after the end of another replica's lease at which its tasks are claimed
 
 
 class Renewal(NamedTuple):
@@ -122,7 +124,7 @@ class LeaseKeeper:
             next_end = await self._lease.renew()
         except StoreUnavailableError:
             self._has_failed = True
-            if time.monotonic() > self._stop_time and not self._is_held():
+            if time.monotonic() > self._stop_time and not self._postpone_stop():
                 self._stop_all()  # again: runs may have begun since
             raise
         if next_end is None:
@@ -130,8 +132,8 @@ class LeaseKeeper:
             return Renewal(0, is_kept=False)
         self.renewed(started)
         if next_end > 0:
-            return Renewal(min(self._interval, next_end + LATE), is_kept=True)
-        # If the store was away, it may have been away for all: the live replicas have not renewed their leases yet.
+            return Renewal(min(self._interval, next_end + CLAIM_DELAY), is_kept=True)
+        # If the store was unavailable, perhaps to all: then the live replicas have not renewed their leases yet either.
         may_have_orphans = not self._has_failed
         self._has_failed = False
         return Renewal(self._interval, is_kept=True, may_have_orphans=may_have_orphans)
@@ -142,15 +144,15 @@ class LeaseKeeper:
         self._stop_at(started + self._lease.seconds * self._timing.stop_after)
 
     def close(self) -> None:
-        """Stop no run any more."""
+        """Cancel the timer that would stop the runs."""
         self._set_stop_timer(None)
 
     def expire(self, late_by: float) -> None:
-        """Stop the runs, because the lease is about to expire; called by a timer that is late by so many seconds."""
+        """Stop the runs, because the lease is about to expire. `late_by`: seconds by which the timer fired late."""
         if late_by > self._timing.suspended:  # the process was suspended, and a renewal is on its way now
             loop = asyncio.get_running_loop()
             self._set_stop_timer(loop.call_later(self._timing.suspended, self._stop_all))
-        elif not self._is_held():
+        elif not self._postpone_stop():
             self._stop_all()
 
     def _stop_at(self, when: float) -> None:
@@ -167,10 +169,11 @@ class LeaseKeeper:
             self._stop_timer.cancel()
         self._stop_timer = timer
 
-    def _is_held(self) -> bool:
-        """Return whether the store said lately that it serves no client. Then runs go on for one renewal interval more.
+    def _postpone_stop(self) -> bool:
+        """Let the runs continue for now if the store reported recently that it serves no client. Return whether it did.
 
-        When the store is back, the others give this replica that time to renew its lease.
+        The runs are stopped one renewal interval after the last such report. When the store is available again, the
+        other replicas give this one that time to renew its lease.
         """
         until = self._lease.down_at + self._interval
         if until < time.monotonic() or self._authority.lease_age > self._timing.longest_hold:

@@ -1,4 +1,4 @@
-"""One engine among several on one store: its loops for the lease and for wake-ups, and the requests of the others."""
+"""An engine as one of several replicas of a shared store: its loops, and the requests of the other replicas."""
 
 import asyncio
 import logging
@@ -89,7 +89,7 @@ class Replica:
         self._loops.start(self._serve_wake_up, name="wake-ups of the replica")
 
     async def close(self) -> None:
-        """Renew the lease and serve wake-ups no more. A closed replica must not join again."""
+        """Stop renewing the lease and serving wake-ups. A closed replica must not join again."""
         self.lease_keeper.close()
         await self._loops.close()
         await self._takeover.close()
@@ -98,7 +98,7 @@ class Replica:
     async def cancel(self, live: LiveTask, caller: Caller) -> None:
         """Cancel a task that another replica runs.
 
-        If that replica does not answer in time, or has just let go of the task, it is claimed and canceled here.
+        If that replica does not answer in time, or does not run the task any more, this replica claims and cancels it.
 
         Raises:
             TaskNotFoundError: it was removed meanwhile.
@@ -116,15 +116,15 @@ class Replica:
         """Renew the lease once, and start the work that follows. Return the seconds until the next renewal."""
         renewal = await self.lease_keeper.renew()
         if renewal.is_kept:
-            self._takeover.begin_chores(may_have_orphans=renewal.may_have_orphans)
+            self._takeover.begin_maintenance(may_have_orphans=renewal.may_have_orphans)
         return renewal.pause
 
     async def _serve_wake_up(self) -> float:
         """Wait for a wake-up, or until it is time to poll, and read what others may have written."""
-        patience = self._patience()
-        wake_up = await self._watch.until_woken(patience)
-        if time.monotonic() - self._read_all_at > patience:
-            wake_up = WakeUp(everything=True, requests=True, queue=True)  # even if woken often, for other reasons
+        pause = self._longest_pause()
+        wake_up = await self._watch.until_woken(pause)
+        if time.monotonic() - self._read_all_at > pause:
+            wake_up = WakeUp(everything=True, requests=True, queue=True)  # it is due, even if other wake-ups came often
         if wake_up.everything:
             self._read_all_at = time.monotonic()
         if wake_up.queue:
@@ -135,16 +135,16 @@ class Replica:
         await self.followers.refresh(wake_up)
         return 0
 
-    def _patience(self) -> float:
-        """Return the longest time without a read of what others may have written."""
+    def _longest_pause(self) -> float:
+        """Return the longest pause between two reads of all that other replicas may have written."""
         if self._takeover.has_queue:
             return self._timing.queue_poll
-        patience = self._lease.seconds / self._timing.polls
+        pause = self._lease.seconds / self._timing.polls
         if len(self.followers) or self._runs.live > self._runs.active:  # tasks of other replicas have readers here
-            patience = self._timing.poll
+            pause = self._timing.poll
         if self._runs.active:  # else its tasks could not be answered from memory
-            patience = min(patience, self._timing.poll)
-        return patience
+            pause = min(pause, self._timing.poll)
+        return pause
 
 
 # ---- requests of other replicas -------------------------------------------------------------------------------------
@@ -165,11 +165,11 @@ class RequestInbox:
         self._background = BackgroundWork()
 
     async def close(self) -> None:
-        """Execute nothing more."""
+        """Cancel the requests that are being executed."""
         await self._background.cancel_all(1)
 
     async def take_all(self) -> None:
-        """Take all requests, and start to execute them."""
+        """Take all requests from the mailbox, and execute them in the background."""
         has_more = True
         while has_more:
             started = time.monotonic()

@@ -1,4 +1,4 @@
-"""Replica requests: what one replica asks of the one that runs a task, by way of the store.
+"""Replica requests: requests that one replica sends, through the store, to the replica that runs a task.
 
 A replica asks another to queue a message or to cancel a task. It also queues new tasks for any replica with room.
 
@@ -32,9 +32,9 @@ from apcore_a2a.storage.contract import RequestMailbox, TaskClaims
 
 NO_ANSWER: Final = "The replica that runs this task does not answer; try again later"
 MOVED: Final = "The task has just left the replica that ran it; try again"
-NOT_UNDERSTOOD: Final = "The replicas do not understand each other: are their versions too far apart?"
-# The errors by which another replica rejects a request, as its sender may see them: the first that matches. A stale
-# write is not shown to a client: the replica that received the message looks for the task again.
+NOT_UNDERSTOOD: Final = "The replicas of this agent have incompatible versions; upgrade them to the same version"
+# The errors that a rejection can carry to the sender of a request: the first one that matches. A StaleWriteError is not
+# shown to a client: the replica that received the message looks for the task again.
 REJECTIONS: Final[tuple[type[A2AError], ...]] = (
     StaleWriteError,
     InvalidParamsError,
@@ -78,14 +78,14 @@ def decode_request(body: bytes) -> RequestBody:
 
 def encode_rejection(error: A2AError) -> str:
     """Return the answer to a request that failed with this error."""
-    if isinstance(error, StaleWriteError | TaskNotFoundError):  # where the message was sent, neither need be true
+    if isinstance(error, StaleWriteError | TaskNotFoundError):  # true here, but the sender may find the task elsewhere
         error = StaleWriteError(MOVED)  # with a text for replicas of the previous version, which show it to the client
     kind = next(rejection for rejection in REJECTIONS if isinstance(error, rejection))
     return encode(Rejection(kind.__name__, error.message)).decode()
 
 
 def decode_rejection(answer: str) -> A2AError:
-    """Return the error to raise where the message was sent."""
+    """Return the error to raise at the replica that received the message."""
     try:
         rejection = _REJECTION.decode(answer)
     except ValueError:
@@ -119,9 +119,9 @@ class ReplicaRequests:
         """Queue a message at the replica that runs its task.
 
         Raises:
-            StaleWriteError: that replica runs the task no longer: look for the task again.
+            StaleWriteError: that replica runs the task no longer. Look for the task again.
             A2AError: the other replica rejects the message for this reason.
-            OverloadedError: no replica runs the task in time.
+            OverloadedError: the task waits for a replica, and none has started it in time.
             StoreUnavailableError: that replica does not answer.
         """
         await self.followers.load(live.task.id, live.owner, follow=True)
@@ -145,7 +145,10 @@ class ReplicaRequests:
         raise StoreUnavailableError
 
     async def cancel(self, live: LiveTask, caller: Caller, *, seconds: float) -> None:
-        """Ask the replica that runs a task to cancel it. Return when it has ended or has no runner, or after a time."""
+        """Ask the replica that runs a task to cancel it.
+
+        Return when the task has ended or has no runner any more, at the latest after `seconds`.
+        """
         assert live.runner.name  # a replica runs it
         body = RequestBody(caller, id=new_id())
         await self._mailbox.post(live.task.id, live.owner, live.runner.name, encode(body))

@@ -1,1 +1,1 @@
-"""Webhooks: the operations on them, and how an event gets to one."""
+"""Webhooks: the operations on them, and the delivery of events."""

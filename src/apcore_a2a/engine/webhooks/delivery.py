@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 # ---- targets and their circuits -------------------------------------------------------------------------------------
 
-LATER: Final = 1.0  # seconds until a claim is due again that found no place in a queue
+POSTPONED: Final = 1.0  # seconds until a claim is due again if there was no place in the queue of its target
 OPENS_AFTER: Final = 5  # failures in a row that open the circuit
 OPEN_FOR: Final = (1.0, 30.0)  # seconds that a circuit stays open: the first time, and at most. Doubled each time.
 LONG_DOWN: Final = 60.0  # seconds for which waiting for a target that is down is not counted as an attempt
@@ -50,10 +50,10 @@ class Target:
         self.workers = 0
         self._max_workers = max_workers
         self.queue: deque[tuple[Claim, float]] = deque()  # with the time of the claim
-        self.is_ready = False  # in the list of targets that have work for a worker
+        self.is_ready = False  # whether it is in the list of targets that have work for a worker
         self._failures = 0  # in a row
         self._opened_for = 0.0
-        self._closed_until = 0.0
+        self._open_until = 0.0
         self._down_since = 0.0
         self._in_trial = False
         self.reason = ""
@@ -63,15 +63,15 @@ class Target:
 
     def is_long_idle(self, now: float) -> bool:
         """Return whether the circuit may close again, but no claim has asked for the target since."""
-        return not self.workers and not self.queue and now > self._closed_until
+        return not self.workers and not self.queue and now > self._open_until
 
     def open_seconds(self, now: float) -> float:
         """Return for how long the circuit stays open. The first post after that is a trial, which the others await."""
         if self._failures < OPENS_AFTER:
             return 0.0
         if self._in_trial:
-            return max(self._closed_until - now, LATER)
-        return max(self._closed_until - now, 0.0)
+            return max(self._open_until - now, POSTPONED)
+        return max(self._open_until - now, 0.0)
 
     def has_room(self, now: float) -> bool:
         return self.workers < self._max_workers and not self.open_seconds(now)
@@ -98,17 +98,17 @@ class Target:
         self._failures += 1
         self._in_trial = False
         self.reason = reason
-        if self._failures >= OPENS_AFTER and now >= self._closed_until:
+        if self._failures >= OPENS_AFTER and now >= self._open_until:
             first, longest = OPEN_FOR
             self._opened_for = min(max(2 * self._opened_for, first), longest)
-            self._closed_until = now + self._opened_for
+            self._open_until = now + self._opened_for
             logger.warning("webhook circuit opened", extra={"target": self.name, "seconds": self._opened_for})
 
 
 # ---- delivery -------------------------------------------------------------------------------------------------------
 
-LEASE: Final = 45.0  # seconds for which a claim holds: longer than one event takes, or a claim waits for its worker
-FRESH: Final = 15.0  # seconds after which a claim that has waited for a worker is renewed
+LEASE: Final = 45.0  # seconds for which a claim holds: longer than the delivery of one event, or the wait for a worker
+RENEW_AFTER: Final = 15.0  # seconds in the queue after which a claim is renewed
 AT_A_TIME: Final = 16  # events that a worker delivers before it takes another webhook
 
 
@@ -116,7 +116,7 @@ class DeliveryLimits(Struct, frozen=True, kw_only=True):
     """The pauses (in seconds) and the limits of a delivery."""
 
     retry_delays: tuple[float, ...] = (1.0, 2.0, 4.0)
-    """FR-PSH-003."""
+    """Pauses before the retries of an event (FR-PSH-003)."""
     max_workers: int = 64
     max_workers_per_target: int = 16
     max_queued_per_target: int = 64
@@ -151,7 +151,7 @@ class Sender(Protocol):
     """Posts notifications to webhooks."""
 
     def check(self, config: PushConfig) -> None:
-        """Reject a webhook to which nothing would be posted.
+        """Reject a webhook to which this sender would not post.
 
         Raises:
             InvalidParamsError: The text says why.
@@ -181,17 +181,17 @@ class NotificationFormat(Protocol):
 
 
 class Posting(Struct, frozen=True, kw_only=True):
-    """How an engine posts to webhooks. The composition supplies it: the engine itself knows no protocol version."""
+    """How an engine posts to webhooks. `app/` supplies it, because the engine knows no protocol version."""
 
     sender: Sender
     formats: Mapping[str, NotificationFormat]
     """By protocol version."""
     limits: DeliveryLimits | None = None
-    """None: `DEFAULT_LIMITS`."""
+    """None means `DEFAULT_LIMITS`."""
 
 
 class _ByteBudget:
-    """A limit of bytes in use. A request waits until it fits, or until no other bytes are in use."""
+    """A limit of bytes in use. A sender waits until its bytes fit, or until no other bytes are in use."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -347,7 +347,7 @@ class WebhookDelivery:
                 self._record_failure(claim, claim.webhook.delivered, claim.webhook.attempts, target.reason)
             )
         elif open_seconds or len(target.queue) >= self._limits.max_queued_per_target:
-            self._settle_in_background(self._postpone(claim, open_seconds or LATER))
+            self._settle_in_background(self._postpone(claim, open_seconds or POSTPONED))
         else:
             target.queue.append((claim, now))
             self._claimed += 1
@@ -436,7 +436,7 @@ class WebhookDelivery:
 
     async def _renew(self, claim: Claim, since: float) -> bool:
         """Renew a claim that has waited for a worker. Return whether it still holds."""
-        if self._clock() - since < FRESH:
+        if self._clock() - since < RENEW_AFTER:
             return True
         webhook = claim.webhook
         report = DeliveryReport(

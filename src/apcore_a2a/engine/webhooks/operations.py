@@ -1,7 +1,7 @@
 """The four A2A operations on webhooks, and the owner's operations on dead letters.
 
-Invariant: a webhook belongs to the owner of its task. Webhooks of other owners are answered like unknown ones. A URL to
-which nothing would be posted is rejected when the webhook is set.
+Invariant: a webhook belongs to the owner of its task. For other callers it does not exist. A URL to which the sender
+would not post is rejected when the webhook is set.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ def check_inline(webhooks: "Webhooks | None", config: PushConfig, context: CallC
 
     Raises:
         PushNotificationNotSupportedError: The engine has no webhooks.
-        InvalidParamsError: Nothing would be posted to this webhook.
+        InvalidParamsError: The sender would not post to this URL.
     """
     if webhooks is None:
         raise PushNotificationNotSupportedError
@@ -82,13 +82,13 @@ class Webhooks:
         if not removed and context.rules.deleted_push_must_exist:
             raise TaskNotFoundError(ref.task_id)
 
-    # ---- inline, with a message -----------------------------------------------------------------------------------
+    # ---- a webhook in a message -----------------------------------------------------------------------------------
 
     def check(self, config: PushConfig, context: CallContext) -> Webhook:
         """Return the webhook in the form in which it is stored, with an id.
 
         Raises:
-            InvalidParamsError: Nothing would be posted to this webhook.
+            InvalidParamsError: The sender would not post to this URL.
         """
         self._sender.check(config)
         return Webhook(
@@ -98,7 +98,7 @@ class Webhooks:
 
     def follow(self, live: LiveTask) -> None:
         if not live.has_webhook:
-            with live.held():  # also stops the countdown to a cancel for having no subscriber
+            with live.held():  # stops the timer that cancels a task without subscribers
                 live.expect_webhook(None)
             self.delivery.follow(live.log)
 

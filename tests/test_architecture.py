@@ -61,7 +61,7 @@ RULES: Final = {
     ),
     "http.traffic": may("engine agent errors clean_text log_throttle quota", ""),
     "http.server.tls": may("http.traffic", "msgspec"),
-    "http.server.connection": may("http.traffic web", "httptools uvicorn"),
+    "http.server.connection": may("http.traffic web", "httptools msgspec uvicorn"),
     "http.server.server": may("http.server.tls http.traffic", "uvicorn"),
     "storage.contract": may("protocol errors", "msgspec"),
     # Stored events are the JSON of 1.0; a custom store may ask for tasks as 0.3 writes them.

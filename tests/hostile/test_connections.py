@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from apcore_a2a.http.server import connection
+from apcore_a2a.http.server.connection import ConnectionTimeouts, GuardedProtocol
 from tests.fakes import COMPLETED, PATIENCE, ScriptedAgent
 from tests.hostile.test_http_limits import until
 from tests.interaction.serving import serving
@@ -28,6 +28,10 @@ async def echo(text: str) -> str:
 limits = Limits(max_connections={ROOM})
 serve(echo, host="127.0.0.1", port=0, metrics=True, limits=limits, trusted_proxies=["127.0.0.1"])
 """
+
+
+class ShortHeaders(GuardedProtocol):
+    timeouts = ConnectionTimeouts(headers=0.3)
 
 
 class Attack:
@@ -112,10 +116,9 @@ async def test_open_connections_are_served_during_endless_connection_attempts() 
     ids=["silence", "half a word", "headers without end", "all but the last line"],
 )
 async def test_slow_headers_are_closed_at_the_deadline_and_delay_no_other_client(
-    monkeypatch: pytest.MonkeyPatch, piece: bytes
+    piece: bytes,
 ) -> None:
-    monkeypatch.setattr(connection, "HEADER_DEADLINE", 0.3)
-    async with serving(ScriptedAgent(default=(COMPLETED,))) as url:
+    async with serving(ScriptedAgent(default=(COMPLETED,)), protocol=ShortHeaders) as url:
         where = urlsplit(url)
 
         async def send_slowly() -> bytes:
@@ -144,10 +147,9 @@ async def test_slow_headers_are_closed_at_the_deadline_and_delay_no_other_client
 
 @pytest.mark.parametrize("rest", [b"x", b"x" * 9], ids=["a byte of it", "all of it"])
 async def test_an_unread_body_after_the_response_does_not_keep_the_connection_open(
-    monkeypatch: pytest.MonkeyPatch, rest: bytes
+    rest: bytes,
 ) -> None:
-    monkeypatch.setattr(connection, "HEADER_DEADLINE", 0.3)
-    async with serving(ScriptedAgent(default=(COMPLETED,))) as url:
+    async with serving(ScriptedAgent(default=(COMPLETED,)), protocol=ShortHeaders) as url:
         where = urlsplit(url)
         reader, writer = await asyncio.open_connection(where.hostname, where.port)
         writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nx")

@@ -63,11 +63,16 @@ def listen() -> socket.socket:
 
 @asynccontextmanager
 async def serving(
-    agent: Any, *, card: AgentCard | None = CARD, tls: SSLContext | None = None, **options: Any
+    agent: Any,
+    *,
+    card: AgentCard | None = CARD,
+    tls: SSLContext | None = None,
+    protocol: type[GuardedProtocol] = GuardedProtocol,
+    **options: Any,
 ) -> AsyncIterator[str]:
     """Serve an agent as `serve` does, and yield its address. At the end, stop the runs without a grace period."""
     app = build_app(agent, card=card, **{"shutdown_timeout": 0.1} | options)
-    config = uvicorn.Config(app, http=GuardedProtocol, ws="none", lifespan="on", log_config=None)
+    config = uvicorn.Config(app, http=protocol, ws="none", lifespan="on", log_config=None)
     config.load()
     config.ssl = tls
     server = _Server(config)

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from apcore_a2a.http.server.connection import GuardedProtocol
+from apcore_a2a.http.server.connection import ConnectionTimeouts, GuardedProtocol
 from tests.fakes import COMPLETED, PATIENCE, Gate, ScriptedAgent, chunk
 from tests.interaction.conftest import Serve
 from tests.requirements import requirement
@@ -139,9 +139,11 @@ async def test_a_body_that_does_not_arrive_times_out(
     assert b"The request body did not arrive in time" in answer
 
 
-async def test_headers_that_do_not_arrive_time_out(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("apcore_a2a.http.server.connection.HEADER_DEADLINE", 0.05)
-    url = await serve(ScriptedAgent())
+async def test_headers_that_do_not_arrive_time_out(serve: Serve) -> None:
+    class ShortHeaders(GuardedProtocol):
+        timeouts = ConnectionTimeouts(headers=0.05)
+
+    url = await serve(ScriptedAgent(), protocol=ShortHeaders)
     assert await said(url, b"") == b""
     assert await said(url, b"POST / HTTP/1.1\r\nHost: x\r\n") == b""
 
@@ -154,18 +156,19 @@ async def test_a_client_that_disconnects_during_its_body_creates_no_task(url: st
 
 
 async def test_a_client_that_reads_nothing_is_disconnected_and_delays_no_other(
-    serve: Serve, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, http: httpx.AsyncClient
 ) -> None:
-    lost, connection_lost = asyncio.Event(), GuardedProtocol.connection_lost
+    lost = asyncio.Event()
 
-    def note(self: GuardedProtocol, error: Exception | None) -> None:
-        lost.set()
-        connection_lost(self, error)
+    class Impatient(GuardedProtocol):
+        timeouts = ConnectionTimeouts(unread=0.5)
 
-    monkeypatch.setattr(GuardedProtocol, "connection_lost", note)
-    monkeypatch.setattr("apcore_a2a.http.server.connection.STALLED", 0.5)
+        def connection_lost(self, error: Exception | None) -> None:
+            lost.set()
+            super().connection_lost(error)
+
     gate, large = Gate(), [chunk("x" * 2**20, append=n > 0) for n in range(24)]
-    url = await serve(ScriptedAgent({"hi": (gate, *large, COMPLETED)}))
+    url = await serve(ScriptedAgent({"hi": (gate, *large, COMPLETED)}), protocol=Impatient)
     message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hi"}]}
     call = {"jsonrpc": "2.0", "id": 1, "method": "SendStreamingMessage", "params": {"message": message}}
     body = json.dumps(call).encode()

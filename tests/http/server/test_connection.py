@@ -10,7 +10,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from apcore_a2a.http.server.connection import CHECKS, GuardedProtocol
+from apcore_a2a.http.server.connection import CHECKS, ConnectionTimeouts, GuardedProtocol
 from apcore_a2a.http.traffic import KEY, Traffic
 from tests.fakes import COMPLETED, PATIENCE, ScriptedAgent, chunk
 from tests.interaction.serving import serving
@@ -22,6 +22,7 @@ V1 = {"A2A-Version": "1.0"}
 class Watched(GuardedProtocol):
     """Says when the server looks whether a reader has read."""
 
+    timeouts = ConnectionTimeouts(unread=0.2)
     looks: asyncio.Queue[int]
 
     def unread(self) -> int:
@@ -31,11 +32,9 @@ class Watched(GuardedProtocol):
 
 
 @pytest.fixture
-async def url(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
+async def url() -> AsyncIterator[str]:
     Watched.looks = asyncio.Queue()
-    monkeypatch.setattr("tests.interaction.serving.GuardedProtocol", Watched)
-    monkeypatch.setattr("apcore_a2a.http.server.connection.STALLED", 0.2)
-    async with serving(ScriptedAgent({"hi": (chunk("x" * SIZE), COMPLETED)}), metrics=True) as url:
+    async with serving(ScriptedAgent({"hi": (chunk("x" * SIZE), COMPLETED)}), metrics=True, protocol=Watched) as url:
         yield url
 
 
@@ -118,18 +117,21 @@ class Stuck(asyncio.Transport):
     def write(self, data: Any) -> None: ...
 
 
+class Impatient(GuardedProtocol):
+    timeouts = ConnectionTimeouts(unread=0.01)
+
+
 def connect(traffic: Traffic) -> tuple[GuardedProtocol, Stuck]:
     config = uvicorn.Config(ScriptedAgent({}), log_level="warning")  # type: ignore[arg-type]  # it gets no request
     config.load()
-    connection = GuardedProtocol(config, ServerState(), {KEY: traffic}, asyncio.get_running_loop())
+    connection = Impatient(config, ServerState(), {KEY: traffic}, asyncio.get_running_loop())
     transport = Stuck()
     connection.connection_made(transport)
     return connection, transport
 
 
 @pytest.mark.parametrize("how", ["nearly all is read", "kept alive"])
-async def test_who_leaves_the_last_bytes_unread_is_let_go_too(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    monkeypatch.setattr("apcore_a2a.http.server.connection.STALLED", 0.01)
+async def test_who_leaves_the_last_bytes_unread_is_let_go_too(how: str) -> None:
     traffic = Traffic()
     connection, transport = connect(traffic)
     if how == "kept alive":
@@ -146,8 +148,7 @@ async def test_who_leaves_the_last_bytes_unread_is_let_go_too(monkeypatch: pytes
     assert (traffic.answer_bytes, traffic.connections) == (0, 0)
 
 
-async def test_who_has_read_the_last_bytes_is_looked_at_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("apcore_a2a.http.server.connection.STALLED", 0.01)
+async def test_who_has_read_the_last_bytes_is_looked_at_no_more() -> None:
     traffic = Traffic()
     connection, transport = connect(traffic)
     connection.timeout_keep_alive_handler()

@@ -4,9 +4,10 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import httptools
+from msgspec import Struct
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from apcore_a2a.http.traffic import CERTIFICATE_KEY, KEY, Room, Traffic
@@ -18,10 +19,17 @@ from apcore_a2a.web import NO_STORE, SAFE
 # uvicorn limits neither the time nor the size of a request's headers, nor the number of connections, and waits forever
 # for a client that reads nothing. A few hundred such connections would block it.
 
-HEADER_DEADLINE: Final = 15.0
 MAX_HEADERS: Final = 64 * 1024
-STALLED: Final = 60.0  # seconds without progress after which a client that does not read is disconnected
-CHECKS: Final = 4  # how often progress is checked in that time
+CHECKS: Final = 4  # how often the progress of a client that does not read is checked until its timeout
+
+
+class ConnectionTimeouts(Struct, frozen=True, kw_only=True):
+    """Timeouts of a connection, in seconds. Only tests use other values than the defaults."""
+
+    headers: float = 15.0
+    """Until the headers of a request are complete."""
+    unread: float = 60.0
+    """Without progress, after which a client that does not read its response is disconnected."""
 
 
 def _last_answer(status: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bytes:
@@ -56,6 +64,8 @@ _UVICORN.addFilter(lambda record: record.levelno >= logging.ERROR)
 
 class GuardedProtocol(HttpToolsProtocol):
     """uvicorn's HTTP protocol with limits. A request that arrives in one piece costs four comparisons."""
+
+    timeouts: ClassVar = ConnectionTimeouts()  # an attribute of the class, because uvicorn creates its instances
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # Any: arguments of uvicorn
         super().__init__(*args, **kwargs)
@@ -150,7 +160,7 @@ class GuardedProtocol(HttpToolsProtocol):
         """Check the client's progress from now on, until it has read everything."""
         self._guard_stop_watching()
         self._guard_idle_checks = 0
-        self._guard_check_timer = self.loop.call_later(STALLED / CHECKS, self._guard_check)
+        self._guard_check_timer = self.loop.call_later(self.timeouts.unread / CHECKS, self._guard_check)
         self._guard_traffic.reader_waits(self)
 
     def _guard_check(self) -> None:
@@ -164,7 +174,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._guard_idle_checks >= CHECKS:
             self.disconnect()
         else:
-            self._guard_check_timer = self.loop.call_later(STALLED / CHECKS, self._guard_check)
+            self._guard_check_timer = self.loop.call_later(self.timeouts.unread / CHECKS, self._guard_check)
 
     def _guard_stop_watching(self) -> None:
         if self._guard_check_timer is not None:
@@ -176,7 +186,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _guard_start_header_timer(self) -> None:
         if self._guard_header_timer is None:
-            self._guard_header_timer = self.loop.call_later(HEADER_DEADLINE, self._too_slow)
+            self._guard_header_timer = self.loop.call_later(self.timeouts.headers, self._too_slow)
 
     def _guard_stop_header_timer(self) -> None:
         if self._guard_header_timer is not None:

@@ -7,7 +7,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from apcore_a2a.storage.postgres import reads, replicas, statements, webhooks, writer
+from apcore_a2a.storage.postgres import reads, replicas, statements, writer
+from apcore_a2a.storage.postgres import store as store_module
 from apcore_a2a.storage.postgres.store import PostgresStore
 from tests.postgres_server import shared_server
 
@@ -30,11 +31,11 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "post": (replicas.POST, (*TASK, "there", b"do it", "here")),
     "written": (statements.FIND_WRITTEN, (*TASK, 1)),
     "key": (statements.FIND_KEY, (b"alice", b"k")),
-    "claim webhooks": (webhooks._CLAIM, (None, 30.0, 10)),
-    "settle": (webhooks._SETTLE, (None, 1, 0, False, "", 0.0, *TASK, b"w", 1)),
-    "webhooks": (webhooks._OF_TASK, TASK),
-    "failed webhooks": (webhooks._FAILED, (b"alice", 10)),
-    "backlog": (webhooks._BACKLOG, (None,)),
+    "claim webhooks": (store_module._CLAIM, (None, 30.0, 10)),
+    "settle": (store_module._SETTLE, (None, 1, 0, False, "", 0.0, *TASK, b"w", 1)),
+    "webhooks": (store_module._OF_TASK, TASK),
+    "failed webhooks": (store_module._FAILED, (b"alice", 10)),
+    "backlog": (store_module._BACKLOG, (None,)),
 }
 
 

@@ -26,7 +26,7 @@ also poll once a second.
 
 - `task`: one row for each task, with its document once it rests, unless that is too large.
 - `event`: each event, under the number of its task and its own.
-- `webhook`: the webhooks of tasks and their cursors (`webhooks`).
+- `webhook`: the webhooks of tasks and their cursors (`store`).
 - `replica`: one row for each replica. `command`: requests from one replica to another (`replicas`).
 - `about`: the version of these tables, the oldest version whose replicas can use them, and the key of page tokens.
 

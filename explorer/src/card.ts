@@ -189,11 +189,11 @@ export function checkCard(raw: Record<string, any>): Finding[] {
     findings.push({ level, pointer, message });
   };
   const needText = (holder: Record<string, any>, pointer: string, name: string): void => {
-    if (typeof holder[name] !== "string") say("error", `${pointer}/${name}`, `${name} is required and must be a text`);
+    if (typeof holder[name] !== "string") say("error", `${pointer}/${name}`, `${name} is required and must be a string`);
     else if (!holder[name].trim()) say("warning", `${pointer}/${name}`, `${name} is empty`);
   };
   const needList = (holder: Record<string, any>, pointer: string, name: string): any[] => {
-    if (!Array.isArray(holder[name])) say("error", `${pointer}/${name}`, `${name} is required and must be a list`);
+    if (!Array.isArray(holder[name])) say("error", `${pointer}/${name}`, `${name} is required and must be an array`);
     return list(holder[name]);
   };
   for (const name of ["name", "description", "version"]) needText(raw, "", name);
@@ -211,7 +211,7 @@ export function checkCard(raw: Record<string, any>): Finding[] {
     for (const name of ["id", "name", "description"]) needText(skill, pointer, name);
     needList(skill, pointer, "tags");
     const id = text(skill["id"]);
-    if (ids.has(id)) say("error", `${pointer}/id`, `the id ${id} is also that of /skills/${ids.get(id)}`);
+    if (ids.has(id)) say("error", `${pointer}/id`, `the id ${id} is not unique: /skills/${ids.get(id)} has it too`);
     ids.set(id, index);
   });
   if (Array.isArray(raw["skills"]) && !raw["skills"].length) say("warning", "/skills", "the agent has no skills");

@@ -42,7 +42,7 @@ export function Conversation(): ComponentChild {
       <ConnectionBanner />
       {agent.card.value && !agent.speaksJsonRpc.value && (
         <p class="banner warn">
-          The card names no JSON-RPC interface, which is what this page speaks; it tries the agent's address anyway.
+          The card names no JSON-RPC interface, and this page supports no other. It sends JSON-RPC to the agent's address.
         </p>
       )}
       <ConversationHead />
@@ -248,17 +248,17 @@ export function SkillIntro({ skill }: { skill: Skill }): ComponentChild {
           </div>
         )}
         <div>
-          <dt>Takes</dt>
-          <dd>{skill.inputModes.join(", ") || "not said"}</dd>
+          <dt>Input types</dt>
+          <dd>{skill.inputModes.join(", ") || "not specified"}</dd>
         </div>
         <div>
-          <dt>Gives</dt>
-          <dd>{skill.outputModes.join(", ") || "not said"}</dd>
+          <dt>Output types</dt>
+          <dd>{skill.outputModes.join(", ") || "not specified"}</dd>
         </div>
       </dl>
       {skill.outputSchema && (
         <details>
-          <summary>Shape of the answer</summary>
+          <summary>Schema of the answer</summary>
           <DataView value={skill.outputSchema} isLive={false} />
         </details>
       )}
@@ -466,7 +466,7 @@ function Question({ run }: { run: Run }): ComponentChild {
     return (
       <div class="ask" ref={card} role="group" aria-label="Approval">
         <p class="ask-head">
-          <strong>{skill?.name ?? approval.skillId}</strong> wants to run
+          <strong>{skill?.name ?? approval.skillId}</strong> requires approval
           {skill?.badges.includes("destructive") && <span class="badge destructive">destructive</span>}
         </p>
         {approval.inputs !== undefined && <DataView value={approval.inputs} isLive={false} />}

@@ -157,7 +157,7 @@ function CredentialsBox(): ComponentChild {
       <Claims token={typed} />
       {agent.extendedCard.value && <p class="good">Accepted: the extended card is shown.</p>}
       {agent.extendedFailure.value && typed && <p class="complaint">{agent.extendedFailure.value}</p>}
-      <p class="dim">Kept in this tab's memory only. A reload forgets it.</p>
+      <p class="dim">Kept only in the memory of this tab, until a reload.</p>
       <div class="row">
         <button type="button" class="small" onClick={() => put("")} disabled={!typed}>
           Forget
@@ -208,7 +208,7 @@ export function ConnectionBanner(): ComponentChild {
   if (state === "gone") {
     return (
       <p class="banner bad" role="alert">
-        <Icon name="alert" /> The server is down{now - agent.goneSince.value >= 1000 ? `, for ${duration(now - agent.goneSince.value)}` : ""}. The page retries every second and a half.
+        <Icon name="alert" /> The server is down{now - agent.goneSince.value >= 1000 ? `, for ${duration(now - agent.goneSince.value)}` : ""}. The page retries every 1.5 seconds.
       </p>
     );
   }

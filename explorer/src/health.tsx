@@ -6,7 +6,7 @@ import { duration } from "./format";
 import { record, text } from "./json";
 import { exchanges, wireTick } from "./wire";
 
-const ASKED_EVERY = 2000;
+const POLL_INTERVAL = 2000;
 const KEPT = 60;
 
 interface Sample {
@@ -22,7 +22,7 @@ export function HealthTab(): ComponentChild {
   useEffect(() => {
     let isOn = true;
     let asksMetrics = true;
-    const look = async (): Promise<void> => {
+    const poll = async (): Promise<void> => {
       try {
         setHealth(record(await agent.get("health", { quiet: true })));
         setTrouble("");
@@ -40,8 +40,8 @@ export function HealthTab(): ComponentChild {
         setHasMetrics(false);
       }
     };
-    void look();
-    const timer = setInterval(() => void look(), ASKED_EVERY);
+    void poll();
+    const timer = setInterval(() => void poll(), POLL_INTERVAL);
     return () => {
       isOn = false;
       clearInterval(timer);
@@ -51,12 +51,12 @@ export function HealthTab(): ComponentChild {
   return (
     <div class="health-tab">
       <p class={`banner ${status === "healthy" ? "good" : "bad"}`} role="status">
-        {status ? `${status}${health?.["reason"] ? `: ${text(health["reason"])}` : ""}` : trouble ? `No health at /health: ${trouble}` : "asking…"}
+        {status ? `${status}${health?.["reason"] ? `: ${text(health["reason"])}` : ""}` : trouble ? `No health at /health: ${trouble}` : "Loading…"}
       </p>
       <div class="tiles">
         {typeof health?.["module_count"] === "number" && <Tile name="modules" value={String(health["module_count"])} />}
-        {typeof health?.["uptime_seconds"] === "number" && <Tile name="up for" value={duration(health["uptime_seconds"] * 1000)} />}
-        <Tile name="store" value={status === "healthy" ? "well" : status ? "see above" : "unknown"} />
+        {typeof health?.["uptime_seconds"] === "number" && <Tile name="uptime" value={duration(health["uptime_seconds"] * 1000)} />}
+        <Tile name="store" value={status === "healthy" ? "healthy" : status ? "see above" : "unknown"} />
         <Latency />
       </div>
       {hasMetrics ? <Figures samples={samples} /> : <p class="dim">No metrics: start the agent with --metrics (in Python: metrics=True).</p>}
@@ -117,7 +117,7 @@ function Figures({ samples }: { samples: Sample[] }): ComponentChild {
         {TILES.filter(([name]) => name in last.values).map(([name, title]) => (
           <Tile name={title} value={String(last.values[name])} points={samples.map((sample) => sample.values[name] ?? 0)} />
         ))}
-        <Tile name="requests a second" value={(rates.at(-1) ?? 0).toFixed(1)} points={rates} />
+        <Tile name="requests per second" value={(rates.at(-1) ?? 0).toFixed(1)} points={rates} />
       </div>
       <dl class="record">
         {rest.map(([name, value]) => (

@@ -180,7 +180,7 @@ function Wire(): ComponentChild {
       <div class="wire-tools">
         <span class="dim">{plural(rows.length, "entry").replace("entrys", "entries")}</span>
         <label class="check">
-          <input type="checkbox" checked={shows.polls} onChange={(event) => setShows({ polls: event.currentTarget.checked })} /> the page's own looks
+          <input type="checkbox" checked={shows.polls} onChange={(event) => setShows({ polls: event.currentTarget.checked })} /> show the page's own polling
         </label>
         <span class="grow" />
         <button type="button" class="link" onClick={forgetWire}>
@@ -244,7 +244,7 @@ function WireDetail({ row, onClose }: { row: WireRow; onClose: () => void }): Co
       for (const [name, value] of exchange.requestHeaders) if (!value.includes("•")) given[name] = value;
       const body = exchange.requestBody;
       const sent = await start({ label: `${exchange.label} (replay)`, method: exchange.method, url: exchange.url, headers: given, ...(body ? { body } : {}) });
-      setAnswer(`HTTP ${sent.response.status}, ${bytes((await readText(sent)).length)}: it is the last entry of the list`);
+      setAnswer(`HTTP ${sent.response.status}, ${bytes((await readText(sent)).length)}: see the last entry of the list`);
     } catch (error) {
       setAnswer(error instanceof Error ? error.message : "failed");
     }
@@ -367,7 +367,7 @@ function Findings({ card }: { card: Card }): ComponentChild {
   if (!findings.length) {
     return (
       <p class="banner good">
-        <Icon name="check" /> The card has what the specification asks for.
+        <Icon name="check" /> The card meets the requirements of the specification.
       </p>
     );
   }
@@ -505,7 +505,7 @@ function Code(): ComponentChild {
       <div class="row">
         {run && (
           <label class="check">
-            <input type="checkbox" checked={which === "run"} onChange={(event) => setWhich(event.currentTarget.checked ? "run" : "draft")} /> the selected run, not what is being written
+            <input type="checkbox" checked={which === "run"} onChange={(event) => setWhich(event.currentTarget.checked ? "run" : "draft")} /> show the selected run instead of the draft
           </label>
         )}
         <span class="grow" />

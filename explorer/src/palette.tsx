@@ -128,14 +128,14 @@ function Palette(): ComponentChild {
 }
 
 const KEYS: [string, string][] = [
-  ["Ctrl K", "commands, skills and tasks"],
+  ["Ctrl K", "search commands, skills and tasks"],
   ["/", "search skills"],
-  ["j  k", "next and previous in the list"],
-  ["Ctrl Enter", "send what is written"],
-  ["a  r", "approve or reject what waits"],
+  ["j  k", "next or previous entry of the list"],
+  ["Ctrl Enter", "send the message"],
+  ["a  r", "approve or reject the waiting task"],
   ["n", "new conversation"],
   ["1 … 6", "timeline, wire, card, code, webhooks, health"],
-  ["?", "these keys"],
+  ["?", "keyboard shortcuts"],
   ["Esc", "close, or leave a field"],
 ];
 

@@ -150,10 +150,10 @@ export class Run {
   }
 
   private async sendAndWait(params: unknown, isReply: boolean): Promise<void> {
-    const spoken = agent.version.value;
+    const version = agent.version.value;
     try {
       const result = await agent.call("send", params, { signal: this.abort.signal });
-      const event = decodeEvent(spoken, result);
+      const event = decodeEvent(version, result);
       if (event) this.fold(event);
       if (this.taskId && !isOver(this.state) && !isWaiting(this.state)) await this.poll();
       this.rest();
@@ -240,7 +240,7 @@ export class Run {
     try {
       const isAgain = this.phase === "reconnecting";
       this.take(decodeTask(await agent.call("get", { id: this.taskId }, { quiet: true })));
-      if (isAgain) this.resumed = `Reconnected after ${((Date.now() - this.brokenAt) / 1000).toFixed(1)} s: the task had come to rest meanwhile`;
+      if (isAgain) this.resumed = `Reconnected after ${((Date.now() - this.brokenAt) / 1000).toFixed(1)} s: the task has come to rest in the meantime`;
       this.rest();
     } catch (failure) {
       if (failure instanceof AgentError) this.lose("The server is back, but no longer has this task.");

@@ -226,7 +226,7 @@ function checkString(value: unknown, schema: Schema, say: (message: string) => v
   if (typeof value !== "string") return say("a text is required");
   if (value.length < (schema["minLength"] ?? 0)) say(schema["minLength"] === 1 ? "must not be empty" : `at least ${schema["minLength"]} characters`);
   else if (value.length > (schema["maxLength"] ?? Infinity)) say(`at most ${schema["maxLength"]} characters`);
-  else if (typeof schema["pattern"] === "string" && value.length < 10_000 && !matches(schema["pattern"], value)) say(`must look like ${schema["pattern"]}`);
+  else if (typeof schema["pattern"] === "string" && value.length < 10_000 && !matches(schema["pattern"], value)) say(`must match ${schema["pattern"]}`);
   else if (schema["format"] === "email" && !/^\S+@\S+$/.test(value)) say("not an email address");
   else if (["uri", "url"].includes(schema["format"]) && !/^[a-z][a-z0-9+.-]*:/i.test(value)) say("not an address such as https://…");
 }

@@ -103,7 +103,7 @@ function SkillRow({ skill }: { skill: Skill }): ComponentChild {
 // ---- tasks ----------------------------------------------------------------------------------------------------------
 
 const ROW = 46;
-const LOOKED_EVERY = 8000;
+const POLL_INTERVAL = 8000;
 
 function Tasks(): ComponentChild {
   const { rows, total, next, isLoading, failure } = app.listing.value;
@@ -116,7 +116,7 @@ function Tasks(): ComponentChild {
     const timer = setInterval(() => {
       const isIdle = document.visibilityState === "visible" && agent.connection.value === "online" && !app.listing.value.failure;
       if (isIdle && agent.publicCard.value) void app.listTasks({ quiet: true });
-    }, LOOKED_EVERY);
+    }, POLL_INTERVAL);
     return () => clearInterval(timer);
   }, []);
   return (

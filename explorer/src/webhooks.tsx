@@ -7,7 +7,7 @@ import { Tree } from "./content";
 import { clock, plural, shortId } from "./format";
 import { list, parse, record, text } from "./json";
 
-const LOOKED_EVERY = 3000;
+const POLL_INTERVAL = 3000;
 const INBOX = new URL("inbox", location.origin + location.pathname).href;
 const HAS_INBOX = agent.OPTIONS.has("inbox");
 
@@ -66,10 +66,10 @@ function Webhooks(): ComponentChild {
   const [hooks, setHooks] = useState<Hook[]>([]);
   const [dead, setDead] = useState<Hook[]>([]);
   const [failure, setFailure] = useState("");
-  const [looks, setLooks] = useState(0);
+  const [polls, setPolls] = useState(0);
   useEffect(() => {
     let isOn = true;
-    const look = async (): Promise<void> => {
+    const poll = async (): Promise<void> => {
       try {
         const found = taskId ? await hooksOf(taskId) : [];
         const given = agent.card.value?.isOurs ? list(record(await agent.get("webhooks", { quiet: true }))["webhooks"]).map((hook) => readHook(hook, "")) : [];
@@ -81,24 +81,24 @@ function Webhooks(): ComponentChild {
         if (isOn) setFailure(error instanceof Error ? error.message : "no answer");
       }
     };
-    void look();
-    const timer = setInterval(() => void look(), LOOKED_EVERY);
+    void poll();
+    const timer = setInterval(() => void poll(), POLL_INTERVAL);
     return () => {
       isOn = false;
       clearInterval(timer);
     };
-  }, [taskId, looks]);
-  const again = (): void => setLooks((before) => before + 1);
+  }, [taskId, polls]);
+  const again = (): void => setPolls((before) => before + 1);
   return (
     <div class="webhooks-tab">
       {failure && <p class="complaint">{failure}</p>}
-      <h4>{taskId ? `Of task ${shortId(taskId)}` : "Of a task"}</h4>
+      <h4>{taskId ? `Webhooks of task ${shortId(taskId)}` : "Webhooks of a task"}</h4>
       {!taskId && <p class="dim">Open a task to see its webhooks, or to add one.</p>}
       {taskId && !hooks.length && <p class="dim">None yet.</p>}
       <HookList hooks={hooks} onChange={again} />
       {taskId && <AddHook taskId={taskId} onChange={again} />}
       <h4>Dead letters</h4>
-      {!dead.length && <p class="dim">{agent.card.value?.isOurs ? "None: all deliveries have arrived." : "The protocol does not report them. This agent may have some."}</p>}
+      {!dead.length && <p class="dim">{agent.card.value?.isOurs ? "None: all deliveries have arrived." : "A2A has no request that lists dead letters, so this agent may have some."}</p>}
       <HookList hooks={dead} onChange={again} />
       {HAS_INBOX && <InboxView />}
     </div>
@@ -198,7 +198,7 @@ function AddHook({ taskId, onChange }: { taskId: string; onChange: () => void })
 
 function InboxView(): ComponentChild {
   const [deliveries, setDeliveries] = useState<Record<string, any>[]>([]);
-  const look = async (method = "GET"): Promise<void> => {
+  const request = async (method = "GET"): Promise<void> => {
     try {
       setDeliveries(list(record(await agent.get(INBOX, { quiet: true, method }))["deliveries"]).map(record));
     } catch {
@@ -206,8 +206,8 @@ function InboxView(): ComponentChild {
     }
   };
   useEffect(() => {
-    void look();
-    const timer = setInterval(() => void look(), LOOKED_EVERY / 2);
+    void request();
+    const timer = setInterval(() => void request(), POLL_INTERVAL / 2);
     return () => clearInterval(timer);
   }, []);
   return (
@@ -216,7 +216,7 @@ function InboxView(): ComponentChild {
         <h4>Inbox</h4>
         <span class="dim">for development; {plural(deliveries.length, "notification")}</span>
         <span class="grow" />
-        <button type="button" class="link" onClick={() => void look("DELETE")}>
+        <button type="button" class="link" onClick={() => void request("DELETE")}>
           Empty
         </button>
       </div>

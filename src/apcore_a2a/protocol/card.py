@@ -13,7 +13,7 @@ from msgspec import field
 
 from apcore_a2a.protocol.model import REQUIRED_ITEMS, REQUIRED_TEXT, Value
 
-# Dictionaries, because both are passed through more than read. The first is nested as in the protocol buffers of 1.0.
+# Dictionaries, because this package mostly passes both through. The first is nested as in the protocol buffers of 1.0.
 SecurityRequirement = dict[str, dict[str, dict[str, list[str]]]]  # {"schemes": {name: {"list": [scope, …]}}}
 SecurityScheme = dict[str, dict[str, Any]]  # {"httpAuthSecurityScheme": {"scheme": "bearer"}}
 
@@ -92,7 +92,7 @@ class AgentCard(Value, frozen=True, kw_only=True):
 # ---- skill names ----------------------------------------------------------------------------------------------------
 # Suggestions for a request that names no skill or an unknown one.
 
-MAX_NAMES: Final = 20  # names that a suggestion lists
+MAX_NAMES: Final = 20  # names in the text
 MAX_COMPARED: Final = 100  # known names that a wrong one is compared with, at about 20 µs each
 MAX_LENGTH: Final = 64
 

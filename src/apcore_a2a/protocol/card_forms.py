@@ -49,7 +49,7 @@ def payloads_03(card: AgentCard) -> list[bytes]:
         if body.get(name) == value:
             del body[name]
     for scheme in body.get("securitySchemes", {}).values():
-        scheme.pop("type", None)  # the default of each class
+        scheme.pop("type", None)  # a2a-sdk omits it: in each of its classes, `type` has a default
     # Despite its name this is not JCS: characters outside of ASCII are escaped.
     of_the_sdk = json.dumps(without_empty(body), separators=(",", ":"), sort_keys=True).encode()
     return _distinct(as_sent, of_the_sdk)

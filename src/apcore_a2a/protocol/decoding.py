@@ -98,7 +98,7 @@ def holds_more_values(body: bytes, limit: int) -> bool:
 def _outside_strings(body: bytes, max_values: int) -> bytes:
     """Return the text outside of strings: numbers, brackets, commas."""
     if b"\\" in body:
-        # Without escapes, every quote begins or ends a string.
+        # Escapes are removed, so that every remaining quote begins or ends a string.
         body = body.replace(rb"\\", b"").replace(rb"\"", b"")
     # A value has at most two strings, its key and itself. More are not split, because the pieces need memory too.
     if body.count(b'"') > 4 * max_values:
@@ -123,7 +123,7 @@ def _too_many_values(limit: int) -> InvalidRequestError:
 
 def _check_depth(structure: bytes) -> None:
     steps = structure.translate(_STEPS, _UNMARKED)
-    # Most brackets belong to the innermost level. Without it little is left to add up, and the limit is 63.
+    # Most brackets are pairs on the innermost level. Without them little is left to add up, and the limit is 63.
     steps = steps.replace(b"\x01\xff", b"")
     levels = accumulate(array("b", steps))
     first_wrong = next(filterfalse(_LEVELS.__contains__, levels), 0)
@@ -214,7 +214,7 @@ _SYNTAX: Final = msgspec.json.Decoder(msgspec.Raw)  # parses everything and buil
 
 
 def _loosen(value: Any, shape: inspect.Type) -> Any:
-    """Rewrite ProtoJSON in the form of the strict decoder. Free-form JSON (metadata, data) stays unchanged."""
+    """Rewrite ProtoJSON in the form that the strict decoder reads. Free-form JSON (metadata, data) stays unchanged."""
     match value, shape:
         case dict(), inspect.StructType():
             return _loosen_object(value, shape)
@@ -363,7 +363,7 @@ def _translate(complaint: str) -> str:
         if match is not None:
             text = match.expand(ours).replace(" | null", "")
             return _PYTHON.sub(lambda word: _JSON[word[0]], text)
-    return "invalid value"  # and not an unknown text of the library
+    return "invalid value"  # an unknown text of the library is not sent to clients
 
 
 # ---- tables ---------------------------------------------------------------------------------------------------------

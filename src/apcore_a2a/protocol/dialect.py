@@ -1,6 +1,7 @@
 """The interface of a protocol version, and the choice of the version for a request.
 
-Invariant: a dialect is a module of pure functions. A new version is a new module, a row in `DIALECTS`, a test column.
+Invariant: a dialect is a module of pure functions. A new version needs a module, a row in `DIALECTS`, and a column in
+the tests.
 """
 
 import re
@@ -20,7 +21,7 @@ from apcore_a2a.protocol.v1 import Result
 
 
 class Dialect(Protocol):
-    """One protocol version: names and shapes, both ways."""
+    """The interface of a protocol version: names, rules, and the functions that decode and encode its JSON."""
 
     # ---- names and rules ----
 

@@ -3,8 +3,8 @@
     SUBMITTED ──► WORKING ◄──► INPUT_REQUIRED · AUTH_REQUIRED               INTERRUPTED: it waits for the user
                      └───────► COMPLETED · FAILED · CANCELED · REJECTED     TERMINAL: it has ended
 
-Without WORKING before it, each of the first four may become FAILED or CANCELED, and SUBMITTED also REJECTED. A task
-that is INTERRUPTED or TERMINAL is *at rest*: it does not change by itself.
+SUBMITTED, INPUT_REQUIRED and AUTH_REQUIRED may also become FAILED or CANCELED without WORKING before it, and SUBMITTED
+also REJECTED. A task that is INTERRUPTED or TERMINAL is *at rest*: it does not change by itself.
 
 A task is the sum of its events. `fold` adds one. The engine folds the events of an agent into the live task before it
 stores and sends them. A store that rebuilds a task folds its stored events in the same way.
@@ -37,7 +37,7 @@ STATE_TRANSITIONS: Final = "apcore.stateTransitions"
 """The key in a task's metadata for its past states, the oldest first, if they are recorded."""
 MAX_TRANSITIONS: Final = 100  # the latest ones are kept
 PROGRESS: Final = "apcore.progress"
-"""The key in the metadata of a progress message: the fraction that is done, or null. It marks that it is no answer."""
+"""The key in the metadata of a progress message: the fraction that is done, or null. An answer does not have it."""
 
 _S: Final = TaskState  # a short name for the table
 TRANSITIONS: Final[dict[TaskState, frozenset[TaskState]]] = {
@@ -119,7 +119,7 @@ def _note_transition(metadata: Metadata, before: TaskStatus, after: TaskStatus) 
         return
     # In the spelling of 0.3, the version that has a capability for this.
     left = {"state": before.state.word, "timestamp": before.timestamp}
-    metadata[STATE_TRANSITIONS] = [*passed[1 - MAX_TRANSITIONS :], left]  # new: a snapshot may share the old one
+    metadata[STATE_TRANSITIONS] = [*passed[1 - MAX_TRANSITIONS :], left]  # a new list: a snapshot may share the old one
 
 
 def _extend(task: Task, update: ArtifactUpdate) -> ArtifactUpdate:
@@ -145,7 +145,7 @@ def _extend(task: Task, update: ArtifactUpdate) -> ArtifactUpdate:
 
 
 def _position(task: Task, artifact_id: str) -> int:
-    """Return the index of an artifact, present or new. Mostly it is the last or the first one, else a table has it."""
+    """Return the index of an artifact, or the next index for a new one. The table is for tasks with several."""
     last = len(task.artifacts) - 1
     if last < 0 or task.artifacts[last].artifact_id == artifact_id:
         return max(last, 0)  # a task with one artifact, the usual case, never needs the table

@@ -156,7 +156,7 @@ class Message(Value, frozen=True):
         return [part for part in self.parts if part.is_file]
 
     def __str__(self) -> str:
-        return _in_words(self.text, self.data)
+        return _text_or_json(self.text, self.data)
 
 
 class TaskStatus(Value, frozen=True):
@@ -199,7 +199,7 @@ class Artifact(Value, frozen=True):
         return [part for part in self.parts if part.is_file]
 
     def __str__(self) -> str:
-        return _in_words(self.text, self.data)
+        return _text_or_json(self.text, self.data)
 
 
 # Not a Value, because it is mutable. dict=True gives it a `__dict__` for its cached property, which is not in its JSON.
@@ -245,7 +245,7 @@ class Task(Struct, kw_only=True, omit_defaults=True, repr_omit_defaults=True, re
         return found
 
     def __str__(self) -> str:
-        return _labelled(self.status.state, _in_words(self.text, self.data))
+        return _labelled(self.status.state, _text_or_json(self.text, self.data))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the 1.0 JSON of this task as Python objects."""
@@ -294,7 +294,7 @@ def _first_data(parts: Iterable[Part]) -> Any:
     return None
 
 
-def _in_words(text: str, data: Any) -> str:
+def _text_or_json(text: str, data: Any) -> str:
     """Return the text, or without one the data as JSON."""
     if text or data is None:
         return text
@@ -445,7 +445,7 @@ class Rules(NamedTuple):
     """
 
     version: str = "1.0"
-    """The name of the version. A webhook receives events in the version in which it was set."""
+    """The name of the version. A webhook receives events in the version of the request that created it."""
     resume_by_context: bool = False
     """A message without taskId continues the only task of its context that waits for input."""
     stream_keeps_task: bool = False
@@ -461,7 +461,7 @@ class Rules(NamedTuple):
     without_extended_card: type[A2AError] = UnsupportedOperationError
     """The error of GetExtendedAgentCard if the agent has no extended card."""
     unnamed_push: str = ""
-    """The id of a webhook that is set without one, so that setting it again replaces it. Empty: a new id each time."""
+    """The id of a webhook that is created without one, so that the next such request replaces it. Empty: a new id."""
     deleted_push_must_exist: bool = False
     """Deleting an unknown webhook is an error."""
     stream_errors_as_events: bool = False

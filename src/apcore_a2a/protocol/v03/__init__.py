@@ -11,5 +11,8 @@ The JSON-RPC form consists of
 
 The REST form adds a step before decoding and after encoding: it converts one JSON of 0.3 into the other.
 
+"The requirements" in comments here are those of this project (FR-…, tests/requirements.toml). They differ from the
+specification in a few forms and names.
+
 Invariant: input is decoded with tolerance, output is official 0.3.0 (docs/decisions/0010).
 """

@@ -69,7 +69,7 @@ _STATE_NAMES: Final[dict[Any, str]] = {
 _IN_PATH: Final = "-"  # a placeholder for the task of a push config, which the binding replaces by the one in the path
 
 
-# ---- out ---------------------------------------------------------------------------------------------------------
+# ---- encoding ----------------------------------------------------------------------------------------------------
 
 
 def _write_part(part: Json) -> None:
@@ -147,7 +147,7 @@ def write_create_push(push: Json) -> Json:
     return {"parent": f"tasks/{push['taskId']}", "configId": config_id, "config": write_push(push)}
 
 
-# ---- in ----------------------------------------------------------------------------------------------------------
+# ---- decoding ----------------------------------------------------------------------------------------------------
 
 
 def with_camel_names(value: Any) -> Any:
@@ -190,7 +190,7 @@ def _read_file(file: Json) -> Json:
     return file
 
 
-def _named(value: Any, names: dict[Any, str]) -> Any:
+def _to_name(value: Any, names: dict[Any, str]) -> Any:
     """Return the name of an enum value in the JSON-RPC form, or an unknown value unchanged."""
     if isinstance(value, str) and value.isdecimal() and len(value) < 3:  # a number may be a string
         return names.get(int(value), value)
@@ -200,24 +200,24 @@ def _named(value: Any, names: dict[Any, str]) -> Any:
 
 
 def read_state(state: Any) -> Any:
-    return _named(state, _STATE_NAMES)
+    return _to_name(state, _STATE_NAMES)
 
 
-def is_message(value: Any) -> bool:
-    """Whether a message has this form: with `content`, where the other form has `parts`."""
+def is_proto_message(value: Any) -> bool:
+    """Whether a message is ProtoJSON: with `content`, where the JSON-RPC form has `parts`."""
     if not isinstance(value, dict) or "parts" in value:
         return False
     role = value.get("role")
-    return "content" in value or _named(role, _ROLE_NAMES) != role  # ProtoJSON omits an empty `content`
+    return "content" in value or _to_name(role, _ROLE_NAMES) != role  # ProtoJSON omits an empty `content`
 
 
 def read_message(message: Any) -> Any:
     message = with_camel_names(message)
-    if not is_message(message):
+    if not is_proto_message(message):
         return message
     message["parts"] = each(message.pop("content", None), _read_part)
     if "role" in message:
-        message["role"] = _named(message["role"], _ROLE_NAMES)
+        message["role"] = _to_name(message["role"], _ROLE_NAMES)
     return message | {"kind": "message"}
 
 
@@ -271,7 +271,7 @@ def read_send(body: Any) -> Any:
     if "request" in body:
         body["message"] = body.pop("request")  # the name of the field. `message` is its name in JSON
     message = with_camel_names(body.get("message"))
-    if not is_message(message):
+    if not is_proto_message(message):
         return body  # the JSON-RPC form, which needs no conversion
     body["message"] = read_message(message)
     if "configuration" in body:

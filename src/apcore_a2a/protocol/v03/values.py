@@ -303,7 +303,7 @@ Json = dict[str, Any]  # the JSON of one value of the model: strings for enums a
 # 0.3 has two roles. An unspecified role is the agent's, because messages of users are rejected without a role.
 _ROLES: Final[dict[str, str]] = {Role.UNSPECIFIED: "agent", Role.USER: "user", Role.AGENT: "agent"}
 _STATES: Final[dict[str, str]] = inverted(STATES)
-_NOTHING: Final = [{"data": None, "mediaType": "application/json"}]  # no output; 1.0 requires a part
+_NO_OUTPUT: Final = [{"data": None, "mediaType": "application/json"}]  # no output; 1.0 requires a part
 
 
 def _part(part: Json) -> None:
@@ -350,7 +350,7 @@ def _status(status: Json) -> None:
 
 
 def _artifact(artifact: Json) -> None:
-    if artifact["parts"] == _NOTHING:
+    if artifact["parts"] == _NO_OUTPUT:
         artifact["parts"] = []  # FR-MSG-004
     for part in artifact["parts"]:
         _part(part)

@@ -162,7 +162,7 @@ LIMITS: Final = (
     Mutant(
         "one caller has a share of streams",
         "../engine/streams.py",
-        "if self._open.is_used_up(quota_key, self._limit_per_caller, self._anonymous_part):",
+        "if self._open.is_used_up(quota_key, self._limit_per_caller, self._anonymous_divisor):",
         "if False:",
         STREAMS,
     ),

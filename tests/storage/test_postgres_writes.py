@@ -393,9 +393,7 @@ async def test_a_new_task_does_not_wait_behind_writes_that_have_more_patience(
     own_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "RECONNECT_TIMEOUT_FOR_NEW", 0.2)
-    monkeypatch.setattr(
-        "apcore_a2a.storage.postgres.store.MAX_OUTAGE", 600
-    )  # or it would be refused before it is queued
+    monkeypatch.setattr("apcore_a2a.storage.postgres.store.MAX_OUTAGE", 600)  # else rejected before it is queued
     store = PostgresStore(own_server.url())
     await store.open()
     author = await write_task(store, Author("t"), TaskState.WORKING)

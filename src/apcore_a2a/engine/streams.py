@@ -171,7 +171,7 @@ class Streams:
         self._observer = observer
         self._limit = options.max_streams
         self._limit_per_caller = options.max_streams_per_caller
-        self._anonymous_part = options.anonymous_divisor
+        self._anonymous_divisor = options.anonymous_divisor
         self._cancel_on_disconnect = options.cancel_on_disconnect
         self._keep_alive_interval = options.keep_alive_interval
         self._open = QuotaCounter()
@@ -187,7 +187,7 @@ class Streams:
         if self._open.total >= self._limit:
             raise OverloadedError("The agent is at its limit of open streams; try again later")
         quota_key = context.quota_key
-        if self._open.is_used_up(quota_key, self._limit_per_caller, self._anonymous_part):
+        if self._open.is_used_up(quota_key, self._limit_per_caller, self._anonymous_divisor):
             raise LimitExceededError("You are at your limit of open streams; close one or try again later")
         self._open.add(quota_key)
         place = ExitStack()

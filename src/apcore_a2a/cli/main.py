@@ -1,8 +1,8 @@
 """The table of commands, how their names are resolved, and the exit codes of the program.
 
 `serve`, `dev` and `migrate` exit with 0 for success, 1 for wrong arguments, files or settings, and 2 if the server
-cannot start or the store cannot be opened. The commands that call agents exit as the a2a-cli specification says (§11.6):
-2 for wrong arguments, 1 and 3 to 5 for failures.
+cannot start or the store cannot be opened. The commands that call agents exit as the a2a-cli specification says
+(§11.6): 2 for wrong arguments, 1 and 3 to 5 for failures.
 """
 
 import sys

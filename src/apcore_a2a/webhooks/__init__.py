@@ -1,4 +1,4 @@
-"""Posting of webhook notifications, protected against SSRF, and their signatures.
+"""Webhook notifications: posting with protection against SSRF (server-side request forgery), and signatures.
 
 `verify_webhook` is for receivers. It needs only the standard library.
 """

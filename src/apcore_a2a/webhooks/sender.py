@@ -1,7 +1,7 @@
 """Posting of notifications with aiohttp, their bodies, and the checks against server-side request forgery (SSRF).
 
-Invariant: no redirect is followed, no proxy used, no cookie stored, no password file read. The address that is dialed
-is the one that was checked. The host name remains in `Host` and in the verification of the certificate.
+Invariant: no redirect is followed, no proxy is used, no cookie is stored, and no `.netrc` file is read. The address
+that is dialed is the one that was checked. The `Host` header and the verification of the certificate use the host name.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ TIMEOUT: Final = 10.0  # seconds for one post
 MAX_ANSWER: Final = 64 * 1024  # bytes of a response that are read, so that the connection can be reused
 ANSWER_TIME: Final = 1.0  # seconds for reading them: the status alone decides about success
 MAX_SECRET: Final = 4096  # characters of a token or of credentials, which are stored and sent in headers
-KEEP_ALIVE: Final = 4.0  # seconds. Servers close idle connections after five or more, so ours are closed first.
+KEEP_ALIVE: Final = 4.0  # seconds: servers close idle connections after 5 s or more, so ours close first
 TOKEN_HEADERS: Final = ("X-A2A-Notification-Token", "A2A-Notification-Token")  # the names of 0.3 and of a2a-go
 
 
@@ -71,7 +71,9 @@ class WebhookSender:
 
     async def send(self, notification: Notification) -> str:
         try:
-            self.check(notification.config)  # again: the settings may have changed since the webhook was set
+            self.check(
+                notification.config
+            )  # checked again, because the settings may have changed since the webhook was set
             return await self._post(notification)
         except A2AError as error:
             return error.message
@@ -79,7 +81,7 @@ class WebhookSender:
             return _reason(error)
 
     async def _post(self, notification: Notification) -> str:
-        request = self._open().post(
+        request = self._open_session().post(
             notification.config.url,
             data=notification.body,
             headers=self._headers(notification),
@@ -94,7 +96,7 @@ class WebhookSender:
                 return f"HTTP {answer.status}: redirects are not followed"
             return f"HTTP {answer.status}"
 
-    def _open(self) -> aiohttp.ClientSession:
+    def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
             network = self._network
             resolver = network.resolver or _ThreadedResolver()
@@ -151,8 +153,8 @@ class _ThreadedResolver(AbstractResolver):
     """Resolves names with the system's resolver, on its own threads.
 
     aiohttp's resolver uses the thread pool of the event loop, which has only a few threads. Any client can set a
-    webhook whose name server never answers. A few of them would block all name resolution of the agent, for example of
-    the host of its model.
+    webhook whose name server never answers. A few of these would block all name resolution of the agent, for example
+    for the host of its language model.
     """
 
     def __init__(self) -> None:
@@ -184,7 +186,7 @@ class _ThreadedResolver(AbstractResolver):
 class _VettingResolver(AbstractResolver):
     """Returns the result of another resolver, or raises if it contains an address that is not public.
 
-    A single address that is not public shows that the name cannot be trusted, whichever address would be dialed.
+    If one address of a name is not public, the name cannot be trusted, whichever address would be dialed.
     """
 
     def __init__(self, resolver: AbstractResolver, may_dial: Callable[[str], bool]) -> None:
@@ -203,7 +205,9 @@ class _VettingResolver(AbstractResolver):
         await self._resolver.close()
 
 
-def _vetted_socket(may_dial: Callable[[str], bool], address: tuple[Any, ...]) -> socket.socket:  # Any: of getaddrinfo
+def _vetted_socket(
+    may_dial: Callable[[str], bool], address: tuple[Any, ...]
+) -> socket.socket:  # Any: as in getaddrinfo
     """Return a socket for a public address. This also checks literal addresses in URLs, which no resolver sees."""
     family, kind, protocol, _, (host, *_) = address
     if not may_dial(host):
@@ -263,8 +267,8 @@ PORTS: Final = (443, 8443)
 NEEDS_HTTPS: Final = "Webhook URL must use HTTPS in production mode"  # the requirements' text
 NOT_PUBLIC: Final = "Webhook URL must not point to a loopback or private address in production mode"
 
-# Addresses that `ipaddress` calls global and that are rejected all the same: relays and translations that lead to
-# another address (checked below), and metadata services of cloud providers.
+# Networks that are rejected although `ipaddress` calls some of their addresses global: relays and translations that
+# lead to another address (see also `_wrapped`), and metadata services of cloud providers.
 _NOT_PUBLIC: Final = tuple(
     ip_network(network)
     for network in (
@@ -334,7 +338,7 @@ def check_url(url: str, *, allow_insecure: bool, ports: Collection[int] = PORTS)
     host = parts.hostname or ""
     if parts.scheme != "https":
         raise _refused(NEEDS_HTTPS)
-    if _is_local_name(host) or _is_odd_number(host) or (_is_literal(host) and not is_public(host)):
+    if _is_local_name(host) or _is_legacy_ipv4(host) or (_is_literal(host) and not is_public(host)):
         raise _refused(NOT_PUBLIC)
     if (parts.port or 443) not in ports:
         known = " or ".join(map(str, ports))
@@ -373,8 +377,8 @@ def _is_literal(host: str) -> bool:
     return True
 
 
-def _is_odd_number(host: str) -> bool:
-    """Return whether only C libraries read the host as an IPv4 address: 2130706433, 0x7f.1, 017700000001."""
+def _is_legacy_ipv4(host: str) -> bool:
+    """Return whether the host is an IPv4 address in a form that only C libraries accept: 2130706433, 0x7f.1."""
     if _is_literal(host):
         return False
     last = host.rstrip(".").rpartition(".")[2]
@@ -397,7 +401,7 @@ class Network(Struct, frozen=True, kw_only=True):
 
 
 # ---- bodies ---------------------------------------------------------------------------------------------------------
-# What webhooks receive in each protocol version.
+# The bodies of notifications in each protocol version.
 # Invariant: the body of a notification is derived from what the store has. A new version is one more row in `FORMATS`.
 
 

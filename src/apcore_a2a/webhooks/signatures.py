@@ -22,7 +22,7 @@ MAX_SIGNATURES: Final = 16  # signatures that are compared: a sender that rotate
 
 
 class WebhookVerificationError(ValueError):
-    """The notification is not signed with this secret, or its timestamp is out of tolerance."""
+    """The notification is not signed with this secret, or its timestamp is outside the tolerance."""
 
 
 def parse_secret(text: str) -> bytes:
@@ -56,15 +56,17 @@ def verify_webhook(
     tolerance: float = TOLERANCE,
     now: float | None = None,
 ) -> str:
-    """Return the id of a notification that was signed with this secret within the last minutes.
+    """Verify the signature and the age of a notification, and return its id.
 
-    A delivery is repeated if its response is lost. A receiver that has seen the id before answers 200 and does nothing.
+    The sender repeats a delivery whose response was lost. A receiver that has seen the id before answers 200 and does
+    nothing.
 
     Args:
         secret: The sender's `webhook_secret`.
         headers: The headers of the request, with names in any case.
         body: The body of the request, byte for byte.
-        tolerance: Seconds by which the sender's clock may differ, either way. Older notifications are replays.
+        tolerance: Maximum difference in seconds between the timestamp and the receiver's clock, either way. Older
+            notifications may be replays.
         now: The current time, for tests.
 
     Raises:

@@ -71,9 +71,8 @@ class WebhookSender:
 
     async def send(self, notification: Notification) -> str:
         try:
-            self.check(
-                notification.config
-            )  # checked again, because the settings may have changed since the webhook was set
+            # Checked again, because the settings may have changed since the webhook was set.
+            self.check(notification.config)
             return await self._post(notification)
         except A2AError as error:
             return error.message
@@ -205,10 +204,11 @@ class _VettingResolver(AbstractResolver):
         await self._resolver.close()
 
 
-def _vetted_socket(
-    may_dial: Callable[[str], bool], address: tuple[Any, ...]
-) -> socket.socket:  # Any: as in getaddrinfo
-    """Return a socket for a public address. This also checks literal addresses in URLs, which no resolver sees."""
+def _vetted_socket(may_dial: Callable[[str], bool], address: tuple[Any, ...]) -> socket.socket:
+    """Return a socket for a public address, given as a tuple of getaddrinfo (Any: its values).
+
+    This also checks literal addresses in URLs, which no resolver sees.
+    """
     family, kind, protocol, _, (host, *_) = address
     if not may_dial(host):
         raise AddressRefusedError
@@ -378,7 +378,7 @@ def _is_literal(host: str) -> bool:
 
 
 def _is_legacy_ipv4(host: str) -> bool:
-    """Return whether the host is an IPv4 address in a form that only C libraries accept: 2130706433, 0x7f.1."""
+    """Return whether only C libraries parse the host as an IPv4 address: 2130706433, 0x7f.1, 017700000001."""
     if _is_literal(host):
         return False
     last = host.rstrip(".").rpartition(".")[2]

@@ -7,8 +7,8 @@ import pytest
 from apcore_a2a.agent import Call, CancelToken
 from apcore_a2a.engine.context import DEFAULTS, Observer
 from apcore_a2a.engine.run import NewTask, Run, Stage
-from apcore_a2a.engine.task import LiveTask, TaskRegistry, Turn
-from apcore_a2a.engine.waiting import within
+from apcore_a2a.engine.task import LiveTask, TaskRegistry
+from apcore_a2a.engine.waiting import Turn, within
 from apcore_a2a.protocol.model import Task, TaskState, TaskStatus
 from apcore_a2a.storage.memory import InMemoryTaskStore
 from tests.engine.driving import ALICE, request, settle, soon

@@ -21,7 +21,8 @@ from apcore_a2a.engine.replica.requests import ReplicaRequests, TaskElsewhere
 from apcore_a2a.engine.run import OPENED, AgentDecides, NewTask, NextMessage, Run
 from apcore_a2a.engine.runs import Runs
 from apcore_a2a.engine.stored_run import QueuedMessage, StoredRun
-from apcore_a2a.engine.task import LiveTask, Place, dequeue, enqueue, is_settled, reject_message
+from apcore_a2a.engine.task import LiveTask, dequeue, enqueue, is_settled, reject_message
+from apcore_a2a.engine.waiting import Place
 from apcore_a2a.engine.webhooks.operations import Webhooks, check_inline
 from apcore_a2a.errors import (
     A2AError,

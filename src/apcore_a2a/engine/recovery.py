@@ -16,8 +16,8 @@ from apcore_a2a.engine.context import CallContext, ReplicaTiming
 from apcore_a2a.engine.intake import Intake, new_call
 from apcore_a2a.engine.run import FromQueue, Rerun, Start, Stop
 from apcore_a2a.engine.runs import BackgroundWork, Runs
-from apcore_a2a.engine.stored_run import StoredRun, decode_stored_run
-from apcore_a2a.engine.task import NO_RUNNER, LiveTask, hand_on
+from apcore_a2a.engine.stored_run import NO_RUNNER, StoredRun, decode_stored_run
+from apcore_a2a.engine.task import LiveTask, hand_on
 from apcore_a2a.engine.webhooks.operations import Webhooks
 from apcore_a2a.errors import A2AError, AgentError, StaleWriteError, StoreUnavailableError, TaskNotFoundError
 from apcore_a2a.protocol.lifecycle import AT_REST

@@ -1,4 +1,4 @@
-"""The stored form of a run and of its message queue, with which another process can continue.
+"""The stored form of a run, of its message queue and of its runner, with which another process can continue.
 
 Invariant: every acknowledged message is stored. It is run when its turn comes, by this process or by the next one. If
 it is rejected instead, its sender finds it in the history of the task, and the reason in the status.
@@ -59,3 +59,29 @@ def encode_stored_run(run: StoredRun | None, queue: tuple[QueuedMessage, ...]) -
     if queue:
         return encode(StoredRun(queue=queue))
     return b""
+
+
+class Runner(Struct, frozen=True):
+    """Which other replica runs a task. One of three cases: `NO_RUNNER`, `ANY_RUNNER`, or a replica by its name."""
+
+    stored: str | None
+    """The value of the store's `runner` field: None, an empty string, or the replica's name."""
+
+    @property
+    def is_none(self) -> bool:
+        """Return whether no other replica runs the task: this replica does, or the task is idle."""
+        return self.stored is None
+
+    @property
+    def is_any(self) -> bool:
+        """Return whether the task waits for any replica with a free slot."""
+        return self.stored == ""
+
+    @property
+    def name(self) -> str:
+        """Return the name of the replica that runs the task. Empty in the other two cases."""
+        return self.stored or ""
+
+
+NO_RUNNER: Final = Runner(None)
+ANY_RUNNER: Final = Runner("")

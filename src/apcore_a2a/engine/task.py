@@ -1,6 +1,7 @@
 """A live task: its turn, its events on their way to the store and to readers, and what a restart needs to go on.
 
-Invariant: only this module writes a task, on behalf of the holder of its turn.
+Invariants: only this module writes a task, on behalf of the holder of its turn. Events are folded, saved, and then
+published, in this order. No reader sees an event that a restart would lose.
 """
 
 import asyncio
@@ -10,7 +11,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from apcore_a2a.agent import AgentEvent, Remember
@@ -27,11 +27,12 @@ from apcore_a2a.engine.agent_output import (
 )
 from apcore_a2a.engine.context import DEFAULTS, EngineOptions, Observer
 from apcore_a2a.engine.event_log import EventLog, Folded, LogEntry, Snapshot, StoredEvents, fold_records, snapshot_entry
-from apcore_a2a.engine.stored_run import QueuedMessage, StoredRun, encode_stored_run
+from apcore_a2a.engine.stored_run import ANY_RUNNER, NO_RUNNER, QueuedMessage, StoredRun, encode_stored_run
+from apcore_a2a.engine.waiting import Place, Turn
 from apcore_a2a.errors import A2AError, InvalidAgentResponseError, OverloadedError, TaskNotFoundError
 from apcore_a2a.ids_and_time import utc_now
 from apcore_a2a.protocol import v1
-from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy, fold, keep_transitions, skips_working
+from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy, fold, keep_transitions, repeats_state, skips_working
 from apcore_a2a.protocol.model import (
     ArtifactUpdate,
     Document,
@@ -43,71 +44,6 @@ from apcore_a2a.protocol.model import (
     encode,
 )
 from apcore_a2a.storage.contract import Change, Record, Store, Webhook, as_shared
-
-# ---- turns ----------------------------------------------------------------------------------------------------------
-
-Place = asyncio.Future[None] | None
-"""A place in the queue of a turn. None means that the turn has come already, and there is nothing to wait for."""
-
-
-class Turn:
-    """A lock that is granted in the order of requests. `give` passes it on directly, so no later request overtakes."""
-
-    __slots__ = ("_queue", "is_taken")
-
-    def __init__(self, *, is_taken: bool = False) -> None:
-        self.is_taken = is_taken
-        self._queue: dict[asyncio.Future[None], None] = {}
-
-    @property
-    def waiting(self) -> int:
-        """Return the number of requests that wait."""
-        return len(self._queue)
-
-    def join(self) -> Place:
-        """Join the queue at once, and return the place. The caller waits for it with `wait`."""
-        if not self.is_taken:
-            self.is_taken = True
-            return None
-        place = asyncio.get_running_loop().create_future()
-        self._queue[place] = None
-        return place
-
-    async def wait(self, place: Place) -> None:
-        if place is None:
-            return
-        try:
-            await place
-        except asyncio.CancelledError:
-            if place.cancelled():
-                self._queue.pop(place, None)
-            else:  # the turn had been granted already, so it is passed on
-                self.give()
-            raise
-
-    async def take(self) -> None:
-        await self.wait(self.join())
-
-    def give(self) -> None:
-        """Pass the turn on to the next place in the queue, or release it."""
-        while self._queue:
-            place = next(iter(self._queue))
-            del self._queue[place]
-            if not place.done():
-                place.set_result(None)
-                return
-        self.is_taken = False
-
-    async def __aenter__(self) -> None:
-        await self.take()
-
-    async def __aexit__(self, *_: object) -> None:
-        self.give()
-
-
-# ---- the task -------------------------------------------------------------------------------------------------------
-#
-# Invariant: fold, save, publish, in this order. No reader sees an event that a restart would lose.
 
 MAX_QUEUED: Final = 32  # messages that may wait for one running task
 MAX_UNSAVED: Final = 64  # writes by which an agent may be ahead of a durable store
@@ -125,32 +61,6 @@ class TaskRegistry:
         self.store = store
         self.observer = observer
         self.options = options
-
-
-class Runner(Struct, frozen=True):
-    """Which other replica runs a task. One of three cases: `NO_RUNNER`, `ANY_RUNNER`, or a replica by its name."""
-
-    stored: str | None
-    """The value of the store's `runner` field: None, an empty string, or the replica's name."""
-
-    @property
-    def is_none(self) -> bool:
-        """Return whether no other replica runs the task: this replica does, or the task is idle."""
-        return self.stored is None
-
-    @property
-    def is_any(self) -> bool:
-        """Return whether the task waits for any replica with a free slot."""
-        return self.stored == ""
-
-    @property
-    def name(self) -> str:
-        """Return the name of the replica that runs the task. Empty in the other two cases."""
-        return self.stored or ""
-
-
-NO_RUNNER: Final = Runner(None)
-ANY_RUNNER: Final = Runner("")
 
 
 class LiveTask:
@@ -468,7 +378,7 @@ class LiveTask:
                 update = StatusUpdate(status=TaskStatus(state=state, message=event))
                 event, body = detach(complete_status(update, task))
             if state is TaskState.WORKING:
-                if said is None and _repeats_state(event, state):
+                if said is None and repeats_state(event, state):
                     return
             elif skips_working(state, event.status.state):
                 self._fold(*bare_status(TaskState.WORKING, task), folded)
@@ -595,13 +505,6 @@ class LiveTask:
             self.log.restart(record.version)
         if self.state in TERMINAL:
             self.log.close()
-
-
-def _repeats_state(event: StatusUpdate | Task, state: TaskState) -> bool:
-    """Return whether an event only repeats the present state. Such an event is neither stored nor published."""
-    if not isinstance(event, StatusUpdate) or event.status.state is not state:
-        return False
-    return event.status.message is None and not event.metadata
 
 
 # ---- the stored run and the message queue ---------------------------------------------------------------------------

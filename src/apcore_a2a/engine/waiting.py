@@ -1,4 +1,4 @@
-"""Code to run only if an `await` really waits: a callback (`notice_wait`), or the timer of a deadline (`within`).
+"""Waiting: `notice_wait` calls back when an awaitable is about to wait, `within` sets a timer then. `Turn` is a lock.
 
 Most of what the engine awaits is ready: an agent yields several events in a row, and the body of a request arrives
 together with its headers. Some work is needed only before a real wait, for example saving the events so far, or setting
@@ -90,3 +90,65 @@ def _current_task() -> "asyncio.Task[Any]":
     task = asyncio.current_task()
     assert task is not None  # an awaiting coroutine always runs in one
     return task
+
+
+# ---- turns ----------------------------------------------------------------------------------------------------------
+# Waiting for a turn, which one run or cancel of a task has at a time.
+
+Place = asyncio.Future[None] | None
+"""A place in the queue of a turn. None means that the turn has come already, and there is nothing to wait for."""
+
+
+class Turn:
+    """A lock that is granted in the order of requests. `give` passes it on directly, so no later request overtakes."""
+
+    __slots__ = ("_queue", "is_taken")
+
+    def __init__(self, *, is_taken: bool = False) -> None:
+        self.is_taken = is_taken
+        self._queue: dict[asyncio.Future[None], None] = {}
+
+    @property
+    def waiting(self) -> int:
+        """Return the number of requests that wait."""
+        return len(self._queue)
+
+    def join(self) -> Place:
+        """Join the queue at once, and return the place. The caller waits for it with `wait`."""
+        if not self.is_taken:
+            self.is_taken = True
+            return None
+        place = asyncio.get_running_loop().create_future()
+        self._queue[place] = None
+        return place
+
+    async def wait(self, place: Place) -> None:
+        if place is None:
+            return
+        try:
+            await place
+        except asyncio.CancelledError:
+            if place.cancelled():
+                self._queue.pop(place, None)
+            else:  # the turn had been granted already, so it is passed on
+                self.give()
+            raise
+
+    async def take(self) -> None:
+        await self.wait(self.join())
+
+    def give(self) -> None:
+        """Pass the turn on to the next place in the queue, or release it."""
+        while self._queue:
+            place = next(iter(self._queue))
+            del self._queue[place]
+            if not place.done():
+                place.set_result(None)
+                return
+        self.is_taken = False
+
+    async def __aenter__(self) -> None:
+        await self.take()
+
+    async def __aexit__(self, *_: object) -> None:
+        self.give()

@@ -61,6 +61,13 @@ def skips_working(old: TaskState, new: TaskState) -> bool:
     return TaskState.WORKING in TRANSITIONS[old] and new in TRANSITIONS[TaskState.WORKING]
 
 
+def repeats_state(event: StatusUpdate | Task, state: TaskState) -> bool:
+    """Return whether an event only repeats the present state. Such an event is neither stored nor published."""
+    if not isinstance(event, StatusUpdate) or event.status.state is not state:
+        return False
+    return event.status.message is None and not event.metadata
+
+
 def fold(task: Task, event: Event) -> Event:
     """Apply one event to the task in place. Return the event as applied (`append` is false on a first chunk).
 

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from apcore_a2a.engine.context import ReplicaTiming
 from apcore_a2a.engine.replica.lease import Authority
 from apcore_a2a.engine.runs import Runs
-from apcore_a2a.engine.task import NO_RUNNER, LiveTask, Runner
+from apcore_a2a.engine.stored_run import NO_RUNNER, Runner
+from apcore_a2a.engine.task import LiveTask
 from apcore_a2a.errors import TaskNotFoundError
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
 from apcore_a2a.storage.contract import FollowedTask, Record, ReplicaLease, Store, TaskUpdate, TaskWatch, WakeUp

@@ -13,8 +13,8 @@ from msgspec import Struct, json
 from apcore_a2a.agent import Call, Caller
 from apcore_a2a.engine.context import ReplicaTiming
 from apcore_a2a.engine.replica.followers import Followers
-from apcore_a2a.engine.stored_run import StoredRun
-from apcore_a2a.engine.task import ANY_RUNNER, LiveTask
+from apcore_a2a.engine.stored_run import ANY_RUNNER, StoredRun
+from apcore_a2a.engine.task import LiveTask
 from apcore_a2a.errors import (
     A2AError,
     ContentTypeNotSupportedError,

@@ -97,6 +97,9 @@ IMPURE: Final = frozenset(
 IMPURE_CALLS: Final = frozenset({"input", "now", "open", "print", "today", "utcnow"})
 IMPORT_BY_NAME: Final = frozenset({"__import__", "import_module"})  # would pass by this test unseen
 
+# The size of today. A new feature may raise it. Anything else belongs into a module that exists.
+MAX_MODULES: Final = 165
+
 MODULES: Final = {module_name(path): path.read_text(encoding="utf-8") for path in python_files("src")}
 
 
@@ -190,6 +193,30 @@ def test_the_modules_form_no_cycle() -> None:
     names = frozenset(MODULES)
     graph = {name: set(imports_of(source, names)) - {name} for name, source in MODULES.items() if name != "apcore_a2a"}
     assert find_cycle(graph) == set()
+
+
+def find_repeated_classes(modules: dict[str, str]) -> dict[str, list[str]]:
+    """The modules of each class name that two modules, or one module twice, define at the top."""
+    found: dict[str, list[str]] = {}
+    for module, source in modules.items():
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(module)
+    return {name: places for name, places in found.items() if len(places) > 1}
+
+
+def test_no_class_name_is_used_twice() -> None:
+    assert find_repeated_classes(MODULES) == {}
+
+
+def test_a_repeated_class_name_is_found() -> None:
+    modules = {"a": "class Page: ...", "b": "class Page: ...\nclass Row: ..."}
+    assert find_repeated_classes(modules) == {"Page": ["a", "b"]}
+
+
+def test_the_number_of_modules_is_limited() -> None:
+    files = [path for path in python_files("src") if path.name != "__init__.py"]
+    assert len(files) <= MAX_MODULES, f"{len(files)} modules: merge some, or raise the limit for a new feature"
 
 
 def test_a_cycle_is_found() -> None:

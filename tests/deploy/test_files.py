@@ -15,7 +15,7 @@ import yaml  # type: ignore[import-untyped]  # it comes with apcore, without typ
 
 from apcore_a2a.app.serve import LAST_ANSWERS
 from apcore_a2a.cli.serve.command import command
-from apcore_a2a.http.health import LIVE, PATIENCE, READY
+from apcore_a2a.http.health import LIVE, READY, STORE_TIMEOUT
 from apcore_a2a.http.server.server import LAST_GRACE
 from apcore_a2a.http.traffic import TrustedProxies
 from apcore_a2a.settings import Settings
@@ -147,7 +147,7 @@ def test_probes_ask_what_they_should() -> None:
         name: container()[name]["httpGet"]["path"] for name in ("startupProbe", "livenessProbe", "readinessProbe")
     }
     assert probes == {"startupProbe": LIVE, "livenessProbe": LIVE, "readinessProbe": READY}
-    assert container()["readinessProbe"]["timeoutSeconds"] > PATIENCE  # a slow store is told as that
+    assert container()["readinessProbe"]["timeoutSeconds"] > STORE_TIMEOUT  # a slow store is told as that
     (image_check,) = docker_lines("HEALTHCHECK")
     assert f"'{LIVE}'" in image_check  # who restarts what is unhealthy must not look at the database
     for name in ("agent1", "agent2", "agent3"):

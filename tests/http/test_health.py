@@ -1,6 +1,8 @@
 """Health: what it shows to which caller, and how often it asks the store."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -8,9 +10,10 @@ import pytest
 
 from apcore_a2a import InMemoryTaskStore, JWTAuthenticator, async_serve
 from apcore_a2a.errors import StoreUnavailableError
-from apcore_a2a.http import health
+from apcore_a2a.http.health import NO_ANSWER, HealthEndpoint
 from tests.app.test_app import browsing
 from tests.auth.tokens import SECRET
+from tests.engine.driving import serving as engine_of
 from tests.fakes import ScriptedAgent
 from tests.interaction.serving import serving
 from tests.modules import registry
@@ -32,6 +35,15 @@ class Counted(InMemoryTaskStore):
         self.asked += 1
 
 
+@asynccontextmanager
+async def health_client(store: InMemoryTaskStore, **timing: float) -> AsyncIterator[httpx.AsyncClient]:
+    """Serve only the health of an engine with this store."""
+    async with engine_of(ScriptedAgent(), store) as engine:
+        endpoint = HealthEndpoint(engine, lambda: 0, **timing)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(endpoint), base_url="http://localhost") as client:
+            yield client
+
+
 @requirement("FR-OPS-001")
 @pytest.mark.parametrize("path", ["/health", "/health/ready"])
 async def test_health_says_what_troubles_the_store(path: str) -> None:
@@ -43,30 +55,26 @@ async def test_health_says_what_troubles_the_store(path: str) -> None:
         assert (await client.get("/health/live")).json()["status"] == "alive"
 
 
-async def test_however_many_ask_the_store_is_asked_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "CHECK_INTERVAL", 3600)
+async def test_the_store_is_checked_once_per_interval_for_any_number_of_requests() -> None:
     store = Counted()
-    async with browsing(await async_serve(registry(), task_store=store)) as client:
+    async with health_client(store, check_interval=3600) as client:
         for _ in range(20):
             assert (await client.get("/health")).status_code == 200
     assert store.asked == 1
-    monkeypatch.setattr(health, "CHECK_INTERVAL", 0)
-    async with browsing(await async_serve(registry(), task_store=store)) as client:
-        await client.get("/health")
-        store.reason = "gone"
-        assert (await client.get("/health")).status_code == 503
+    async with health_client(store, check_interval=0) as client:
+        for _ in range(2):
+            assert (await client.get("/health")).status_code == 200
+    assert store.asked == 3
 
 
-async def test_a_store_that_does_not_answer_does_not_hold_the_health(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "PATIENCE", 0.01)
-
+async def test_health_does_not_wait_for_a_store_that_does_not_answer() -> None:
     class Stuck(InMemoryTaskStore):
         async def check(self) -> None:
             await asyncio.Event().wait()
 
-    async with browsing(await async_serve(registry(), task_store=Stuck())) as client:
+    async with health_client(Stuck(), store_timeout=0.01) as client:
         answer = await client.get("/health")
-        assert (answer.status_code, answer.json()["reason"]) == (503, health.NO_ANSWER)
+        assert (answer.status_code, answer.json()["reason"]) == (503, NO_ANSWER)
 
 
 async def test_a_store_that_fails_in_its_own_way_is_a_store_that_is_not_well() -> None:

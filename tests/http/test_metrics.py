@@ -8,9 +8,10 @@ import pytest
 
 from apcore_a2a import InMemoryTaskStore, JWTAuthenticator
 from apcore_a2a.app.serve import build_app
-from apcore_a2a.http import metrics
+from apcore_a2a.http.metrics import Metrics
+from apcore_a2a.http.traffic import Traffic
 from apcore_a2a.protocol.model import TaskState
-from apcore_a2a.storage.contract import Usage
+from apcore_a2a.storage.contract import Backlog, Usage
 from tests.app.test_app import browsing
 from tests.auth.tokens import SECRET, bearer
 from tests.fakes import COMPLETED, PATIENCE, WORKING, Gate, ScriptedAgent, status
@@ -80,11 +81,15 @@ class Stuck(InMemoryTaskStore):
 
 @requirement("FR-OPS-002")
 @pytest.mark.parametrize("store", [Broken(), Stuck()], ids=["broken", "stuck"])
-async def test_whatever_becomes_of_the_store_the_figures_are_told(
-    store: InMemoryTaskStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(metrics, "PATIENCE", 0.01)
-    async with browsing(build_app(ScriptedAgent({}), metrics=True, task_store=store)) as client:
+async def test_metrics_are_served_without_figures_of_a_store_that_fails_or_hangs(store: InMemoryTaskStore) -> None:
+    async def backlog() -> Backlog:
+        return Backlog()
+
+    metrics = Metrics(
+        Traffic(), stuck_threads=lambda: 0, backlog=backlog, usage=lambda: store.usage("ada"), store_timeout=0.01
+    )
+    metrics.request_received()
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(metrics), base_url="http://localhost") as client:
         async with asyncio.timeout(PATIENCE):
             assert (await figures_of(client))["total_requests"] == 1
 

@@ -22,7 +22,7 @@ HEALTH: Final = "/health"
 LIVE: Final = "/health/live"
 READY: Final = "/health/ready"
 CHECK_INTERVAL: Final = 1.0  # seconds
-PATIENCE: Final = 2.0  # seconds to wait for the store
+STORE_TIMEOUT: Final = 2.0  # seconds to wait for the store
 NO_THREADS: Final = "Every thread is held by a function that does not return"
 NO_ANSWER: Final = "The task store does not answer"
 
@@ -38,12 +38,21 @@ class HealthEndpoint:
     and not the others.
     """
 
-    def __init__(self, engine: Engine, count_modules: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        count_modules: Callable[[], int],
+        *,
+        check_interval: float = CHECK_INTERVAL,
+        store_timeout: float = STORE_TIMEOUT,
+    ) -> None:
         self._engine = engine
         self._count_modules = count_modules
+        self._check_interval = check_interval
+        self._store_timeout = store_timeout
         self._started = time.monotonic()
         self._checking = asyncio.Lock()
-        self._checked_at = -CHECK_INTERVAL
+        self._checked_at = float("-inf")
         self._store_problem = ""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -81,14 +90,14 @@ class HealthEndpoint:
             return known
         async with self._checking:  # requests that arrive during a check share its result
             now = time.monotonic()
-            if now - self._checked_at >= CHECK_INTERVAL:
+            if now - self._checked_at >= self._check_interval:
                 self._store_problem = await self._check_store()
                 self._checked_at = time.monotonic()
             return self._store_problem
 
     async def _check_store(self) -> str:
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(self._store_timeout):
                 await self._engine.store.check()
         except TimeoutError:
             return NO_ANSWER

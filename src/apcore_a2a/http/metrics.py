@@ -97,7 +97,7 @@ _MAXIMUM_OF_WORKERS: Final = frozenset(
         "uptime_seconds",
     }
 )
-PATIENCE: Final = 2.0  # seconds to wait for the store
+STORE_TIMEOUT: Final = 2.0  # seconds to wait for the store
 WRITE_INTERVAL: Final = 0.5  # seconds after which a worker writes its figures for the others
 _ENDINGS: Final = {
     TaskState.COMPLETED: "completed_tasks",
@@ -131,12 +131,14 @@ class Metrics(Observer):
         stuck_threads: Callable[[], int],
         backlog: Callable[[], Awaitable[Backlog]],
         usage: Callable[[], Awaitable[Usage]],
+        store_timeout: float = STORE_TIMEOUT,
     ) -> None:
         self._traffic = traffic
         self._stuck_threads = stuck_threads
         self._ask_backlog = backlog
         self._backlog = Backlog()  # as of the last request
         self._ask_usage = usage
+        self._store_timeout = store_timeout
         self._usage = Usage(0, 0)  # as of the last request
         self._lag = LoopLag()
         self._started = time.monotonic()
@@ -260,7 +262,7 @@ class Metrics(Observer):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """GET /metrics: JSON, or Prometheus text for clients that accept text."""
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(self._store_timeout):
                 self._backlog = await self._ask_backlog()
                 self._usage = await self._ask_usage()
         except Exception as error:  # from a store. The other figures matter even more if the store is unavailable

@@ -18,7 +18,10 @@ NO_CONTROLS: Final = "progress() and ask() work only while a function agent runs
 
 
 class Caller(Struct, frozen=True, kw_only=True):
-    """The authenticated sender of a request: `id` as the issuer names it, and what else the credentials prove."""
+    """The sender of a request: its `id` as the issuer names it, and the other facts that its credentials prove.
+
+    The defaults describe an anonymous caller, which has not authenticated.
+    """
 
     id: str = ANONYMOUS
     type: str = ANONYMOUS
@@ -32,9 +35,9 @@ class Caller(Struct, frozen=True, kw_only=True):
     @property
     def owner(self) -> str:
         """The key under which the store keeps this caller's tasks. The same `id` of two issuers gives two owners."""
-        # The `|` distinguishes an authenticated caller named "anonymous" from ANONYMOUS. The name comes first and has
-        # no line break (`identify` checks that). A client can invent any tenant, but every key that begins with its
-        # name is its own, and the keys of one caller are adjacent in an index.
+        # The `|` distinguishes an authenticated caller with the id "anonymous" from ANONYMOUS. The name has no line
+        # break (`identify` checks that), so the first line of a key is always the name. A client can send any tenant,
+        # but gets only keys whose first line is its own name. The keys of one caller are adjacent in an index.
         name = f"{self.issuer}|{self.id}" if self.is_authenticated else ANONYMOUS
         return f"{name}\n{self.tenant}" if self.tenant else name
 
@@ -68,7 +71,7 @@ class CancelToken:
                     logger.exception("cancel callback failed")
 
     def ignore(self) -> None:
-        """Report that the work continues because it cannot be stopped. The run then counts as abandoned."""
+        """Report that the work cannot be stopped and continues after its run. The run then counts as abandoned."""
         self.was_ignored = True
 
 
@@ -211,14 +214,15 @@ class Admission(Struct, frozen=True):
 
 @runtime_checkable
 class Agent(Protocol):
-    """What the engine can run.
+    """The interface of an agent, which the engine runs.
 
-    `may_reply` says whether a run may answer with a bare `Message` and no task. The engine then creates the task at the
-    first other event. Otherwise the task exists, and its stream begins, before the agent runs.
+    `may_reply` concerns messages that do not continue a task. If it is false, the engine creates the task, and its
+    stream begins, before the engine calls `run`. If it is true, the first event that is not a `Remember` decides: a
+    `Message` is the whole reply, and no task is created. Any other event creates the task.
 
-    A run is cancelled by asyncio cancellation. Two further methods are optional. `cancel(call)` is called when a task
-    is canceled while it waits for its user, and yields events as `run` does. `skill_of(call)` returns the id of the
-    skill that a message is for, if the agent has several.
+    The engine cancels a run by asyncio cancellation. Two further methods are optional. The engine calls `cancel(call)`
+    when a task is canceled while it waits for its user. This method yields events as `run` does. `skill_of(call)`
+    returns the id of the skill that a message is for, if the agent has several.
 
     Example:
         >>> from apcore_a2a.protocol.model import StatusUpdate, TaskState, TaskStatus

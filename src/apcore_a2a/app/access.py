@@ -35,7 +35,7 @@ class AuthMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = self._read_headers(scope)
         if headers is None:
-            shown = {"authorization": ""}  # credentials were sent, and they are not valid
+            shown = {"authorization": ""}  # the challenge has to say that the credentials are invalid, not missing
             await self._refuse(scope, send, shown, "two sets of credentials")
             return
         try:
@@ -56,8 +56,8 @@ class AuthMiddleware:
         await self._app({**scope, "a2a.caller": caller}, receive, send)
 
     def _read_headers(self, scope: Scope) -> dict[str, str] | None:
-        """Return the headers by lower-case name, or None if there are two sets of credentials."""
-        # Of two Authorization headers, a proxy in front of this server may have checked one, and we the other.
+        """Return the headers by lower-case name, or None if a header with credentials occurs twice."""
+        # Of two Authorization headers, a proxy in front of this server might check one, and this server the other.
         headers: dict[str, str] = {}
         for name, value in scope["headers"]:
             name_text = name.decode("latin-1").lower()  # latin-1 decodes any byte, so no header raises

@@ -1,7 +1,8 @@
 """Authentication by JWT bearer tokens.
 
-Invariant: the configuration chooses the key and the algorithm, never the token. A token without an expiry is rejected.
-No part of a token is logged or returned.
+Invariant: a token can only select among the configured keys and algorithms, or the published keys of the configured
+issuer. Keys and URLs of keys in its header are ignored. A token without an expiry is rejected. This module logs no part
+of a token, and returns its claims only as a `Caller`.
 """
 
 import hashlib
@@ -27,8 +28,9 @@ logger = logging.getLogger(__name__)
 # ---- claims ---------------------------------------------------------------------------------------------------------
 # The conversion of the claims of a token to a `Caller`.
 #
-# Invariant: a claim of another type than expected makes the token invalid. A list or an object never becomes an id such
-# as `['ada']` or a role such as `{'a': 1}`, which is how Python writes them.
+# Invariant: a claim that is read as id, type, issuer, role or scope makes the token invalid if it has an unexpected
+# type. Of these claims, only integers are converted with `str`. A list would become an id such as "['ada']", and an
+# object a role such as "{'a': 1}".
 
 
 class ClaimMapping(Struct, frozen=True, kw_only=True):
@@ -83,8 +85,8 @@ def to_caller(claims: Mapping[str, Any], names: ClaimMapping) -> Caller:
 
 def _find(claims: Mapping[str, Any], name: str) -> Any:
     """Return a claim by name or by path, or None."""
-    # The longest name first: a claim may be called https://example.com/roles, and a Keycloak client may be called
-    # has.dots.
+    # Names may contain dots, so the longest name is tried first. A claim can be called `https://example.com/roles`, and
+    # a Keycloak client in `resource_access` can be called `has.dots`.
     if name in claims:
         return claims[name]
     outer = name

@@ -1,7 +1,7 @@
-"""The error message and the exit code of a command: one table, as in the a2a-cli specification (§11.4, §11.6).
+"""The conversion of exceptions to error codes, messages and exit codes (a2a-cli specification, §11.4 and §11.6).
 
-Invariant: an error of the A2A protocol is reported by its name there. Other errors have the codes of the a2a-cli
-specification, except for `OVERLOADED`, which is of this project.
+Invariant: an error that the A2A protocol defines is reported under its A2A name. Other errors are reported under a code
+of the a2a-cli specification, except that an overloaded agent is reported under `OVERLOADED`, a code of this project.
 """
 
 import os

@@ -71,7 +71,7 @@ logger = logging.getLogger(__name__)
 
 SNAPSHOT_WAIT: Final = CONNECT_TIMEOUT + 5.0  # an agent that supports snapshots sends one at once
 CLOSE_WAIT: Final = 1.0  # an agent closes the stream when the task has ended
-# The errors by which agents reject a subscription in general, to this task, or at this time.
+# Errors with which an agent rejects a subscription: always, for this task, or for now. The client then polls the task.
 REFUSALS: Final = (UnsupportedOperationError, MethodNotFoundError, InvalidParamsError, TaskNotFoundError)
 
 
@@ -234,7 +234,7 @@ class EventStream:
         self._failures += 1
         if isinstance(error, InvalidAgentResponseError) and self._task_id:
             self._unreadable = error
-            return _Recovery.POLL  # the next connection would begin with the same event or a later one
+            return _Recovery.POLL  # a new connection would repeat the unreadable event, or begin after it
         if not self._may_connect_again(error, lasted):
             return _Recovery.GIVE_UP
         if self._failures < self._retry.attempts:

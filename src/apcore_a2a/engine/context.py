@@ -178,11 +178,12 @@ class ReplicaTiming(Struct, frozen=True, kw_only=True):
     longest_hold: float = 100.0
     """How long after a renewal runs may continue because the store reports that it is starting or shutting down."""
     poll: float = 1.0
-    """The pause between two reads of followed tasks, because wake-ups may get lost."""
+    """The longest pause between two reads of the store while this replica follows or runs tasks. Wake-ups may get
+    lost."""
     polls: float = 3
-    """The number of reads per lease while no task is followed, because wake-ups may get lost."""
+    """The number of reads of the store per lease while this replica neither follows nor runs a task."""
     queue_poll: float = 0.2
-    """The pause between two attempts to claim queued tasks while tasks wait for room."""
+    """The pause between two attempts to claim queued tasks while more of them may wait for a replica with room."""
     requests_valid: float = 3.0
     """How long a read of the requests from other replicas is valid. It is shorter than `Timing.peer_cancel`, after
     which another replica cancels a task without this one."""
@@ -204,7 +205,8 @@ class LogWindow(Struct, frozen=True, kw_only=True):
     events: int = 20_000
     bytes: int = 32 * 1024 * 1024
     readers_per_wake: int = 32
-    """The number of readers whose wake-up takes about as long as `Timing.wake_interval`."""
+    """The number of readers to which the engine can write within about one `Timing.wake_interval`. Each such number of
+    waiting readers delays their wake-up by one interval."""
 
 
 class EngineOptions(Struct, frozen=True, kw_only=True):

@@ -269,7 +269,8 @@ class Intake:
         if wait or place is None:
             return await self._take_turn(live, place, admitted, context)
         queued = QueuedMessage(request, context.caller)
-        # It runs with what a restart would know of its request, and with the peer, for the quota key.
+        # The context for the later run: the caller, which is all that is stored for a restart, and the peer, because
+        # the quota key depends on it.
         later = CallContext(caller=context.caller, peer=context.peer)
         self._runs.in_background(self._run_queued(live, place, queued, admitted, later), live)
         await enqueue(live, queued)

@@ -1,4 +1,7 @@
-"""Recovery of tasks of processes that ended: run again if the agent allows it, otherwise failed. Claims of replicas.
+"""Recovery of the tasks of processes that ended, and the claims by which a replica takes over tasks from others.
+
+A run whose process ended is repeated if the agent allows it. Otherwise its task fails. Queued messages are queued
+again.
 
 Invariant: only the process that has claimed a task from the store continues it.
 """

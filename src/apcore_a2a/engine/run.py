@@ -46,10 +46,10 @@ logger = logging.getLogger(__name__)
 
 # ---- phases ---------------------------------------------------------------------------------------------------------
 #
-# One asyncio task drives a run: its *driver*, in which `Run.drive` calls the agent's generator. The agent and the
-# engine alternate in it: while the agent waits or computes, the agent has control. Between two events the engine has
-# control. What may happen to the driver from outside depends on which of them has control, and that is the hard part of
-# a run. So it is the state of a run, its `Phase`:
+# Each run has one asyncio task, its *driver*. It executes `Run.drive`, which iterates over the agent's events, so the
+# agent and the engine alternate in it. While the agent computes or waits, the agent has control. Between two events the
+# engine has control. Whether the driver may be cancelled from outside depends on which of them has control. This is the
+# hard part of a run, so a run stores it as its state, the `Phase`:
 #
 #     OPENING ─► DECIDING ─► OPENING     an agent that may reply decides with its first event whether there is a task
 #        │           │
@@ -154,25 +154,26 @@ RESTED: Final = Stage.RESTED
 
 
 class NewTask(Struct, frozen=True, gc=False):
-    """Starts with a new task, in the state WORKING."""
+    """A start that stores a new task, in the state WORKING, before the agent is called."""
 
     key: str = ""
+    """The idempotency key of the request. If it was used before, nothing runs, and `Run.earlier` is that task's id."""
 
 
 class AgentDecides(Struct, frozen=True, gc=False):
-    """Starts with the agent, whose first event makes a task, or is a reply instead of a task."""
+    """A start that calls the agent before there is a task. The agent's first event is a reply, or creates the task."""
 
 
 class NextMessage(Struct, frozen=True, gc=False):
-    """Starts with the user's next message to a task that waits."""
+    """A start with the next message of the user, to a task that waits for its user."""
 
 
 class Rerun(Struct, frozen=True, gc=False):
-    """Starts a task again from its beginning, after the process that ran it ended."""
+    """A repetition of a run from its beginning, after the process that ran it ended or lost its lease."""
 
 
 class FromQueue(Struct, frozen=True, gc=False):
-    """Starts a task that waited for a replica with a free slot, and never ran."""
+    """The first start of a task that was stored to wait for a replica with room."""
 
 
 Start = NewTask | AgentDecides | NextMessage | Rerun | FromQueue
@@ -420,7 +421,8 @@ class Run:
             except Exception as error:
                 self._save_failed(error)
         if self._stop is not None and self.phase in IN_AGENT:
-            # Not at once: a task that cancels itself is cancelled at its next wait, which may be a write to the store.
+            # Not a direct call: the driver is the current asyncio task here. `_cancel_driver` runs while the driver
+            # waits, and checks the phase again, so that no write to the store is cancelled.
             asyncio.get_running_loop().call_soon(self._cancel_driver)
 
     def _cancel_driver(self) -> None:

@@ -203,7 +203,10 @@ class Streams:
         until: frozenset[TaskState],
         start: LogEntry | int | None,
     ) -> Stream:
-        """Return a stream of a live task: from a snapshot, from the event after a number, or, with None, from now."""
+        """Return a stream of a live task, which begins with the entry `start`, or after the sequence number `start`.
+
+        If `start` is None, or a number that the log has not reached, the stream begins with a snapshot of the task.
+        """
         place.callback(self._closed, live, context, until)
         place.enter_context(live.held())
         self._observer.stream_opened(live.task.id)

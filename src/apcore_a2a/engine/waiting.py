@@ -1,13 +1,13 @@
-"""Waiting: `notice_wait` calls back when an awaitable is about to wait, `within` sets a timer then. `Turn` is a lock.
+"""Waiting in asyncio: a callback before the first wait (`notice_wait`), a timeout (`within`), and a fair lock (`Turn`).
 
-Most of what the engine awaits is ready: an agent yields several events in a row, and the body of a request arrives
-together with its headers. Some work is needed only before a real wait, for example saving the events so far, or setting
-a timer. It is done at that moment, and costs nothing otherwise.
+Most awaits of the engine finish without a wait: an agent yields several events in a row, and the body of a request
+arrives together with its headers. Some work is needed only before a real wait, for example saving the events so far, or
+setting a timer. `notice_wait` starts such work just before the first wait. Without a wait, the work is not done.
 
-asyncio does not report that a coroutine is about to wait, but the coroutine does: its `send` returns instead of
-finishing. `notice_wait` observes that, and otherwise does what `await` does. It calls back before the event loop runs
-anything else. A callback scheduled with `call_soon` would be too late: a request that is queued already would run
-before it and see an old state.
+asyncio has no callback for a coroutine that is about to wait. But the coroutine's `send` shows it: it returns if the
+coroutine waits, and raises StopIteration if the coroutine has finished. `notice_wait` calls `send` itself, and does
+otherwise what `await` does. It calls back before the event loop runs anything else. A callback scheduled with
+`call_soon` would be too late: a request that is queued already would run before it and see an old state.
 """
 
 import asyncio
@@ -20,14 +20,14 @@ T = TypeVar("T")
 
 @types.coroutine
 def notice_wait(work: Any, waits: Callable[[], None]) -> Generator[Any, Any, Any]:
-    """Await `work`, a coroutine or the step of an async generator. Call `waits` before its first wait, if it waits.
+    """Await `work` (a coroutine, or one step of an async generator), and call `waits` before its first wait, if any.
 
     `waits` must not raise. The result, exceptions and cancellations are those of `work`.
     """
     try:
         awaited = work.send(None)
         waits()
-        # The loop does what `yield from work` does. `yield from` itself cannot continue after a first `send`.
+        # The same as `yield from work`, which cannot be used here: it would resume `work` before `awaited` is done.
         while True:
             try:
                 sent = yield awaited
@@ -40,9 +40,10 @@ def notice_wait(work: Any, waits: Callable[[], None]) -> Generator[Any, Any, Any
 
 
 async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """Await with a deadline, whose timer is set only if `work` has to wait.
+    """Await `work` with a timeout in seconds, for which a timer is set only if `work` has to wait.
 
-    `asyncio.timeout` sets its timer always. That would cost every request 4 µs, and nearly every body has arrived.
+    `asyncio.timeout` always sets a timer. That would cost every request 4 µs. The body of nearly every request has
+    arrived already, so that no timer is needed.
 
     Raises:
         TimeoutError: the work took longer.

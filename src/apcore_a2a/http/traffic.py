@@ -81,13 +81,17 @@ class Traffic:
         max_answer_bytes: int = 256 * MIB,
         proxies: tuple[str, ...] = (),
     ) -> None:
-        """`proxies` have no share of connections, because they carry many callers. `max_body` limits one body."""
+        """`max_connections_per_address` does not apply to `proxies`, because one proxy carries many callers.
+
+        `max_body` is the size limit of one body. It is enforced elsewhere. Here it is the minimum of a caller's share
+        of `max_body_bytes`.
+        """
         if max_connections_per_address is None:
             max_connections_per_address = half(max_connections)
         self.max_connections = max_connections
         self.max_connections_per_address = max_connections_per_address
         self.max_body_bytes = max_body_bytes
-        self.max_body_bytes_per_caller = max(half(max_body_bytes), max_body)  # room for one body at least
+        self.max_body_bytes_per_caller = max(half(max_body_bytes), max_body)  # at least one body of the largest size
         self.max_answer_bytes = max_answer_bytes
         self.refusals = Refusals()
         self._proxies = TrustedProxies(proxies)

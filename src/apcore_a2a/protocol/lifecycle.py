@@ -72,13 +72,14 @@ def fold(task: Task, event: Event) -> Event:
     """Apply one event to the task in place. Return the event as applied (`append` is false on a first chunk).
 
     Raises:
-        InvalidStateTransitionError: the event may not follow the task's state. The task is unchanged.
-        InvalidAgentResponseError: the event is another task.
+        InvalidStateTransitionError: the state of the task does not allow the event. The task is unchanged.
+        InvalidAgentResponseError: the event is a `Task` with another id or context id. The task is unchanged.
     """
     match event:
         case StatusUpdate():
             _check(task, event.status.state)
-            # The history keeps the message of the old status, which would be lost. Progress messages are outdated.
+            # The new status replaces the old one. The message of the old status moves to the history, unless it only
+            # reported progress, which is outdated now.
             message = task.status.message
             if message is not None and not is_progress(message):
                 task.history.append(message)
@@ -152,10 +153,10 @@ def _extend(task: Task, update: ArtifactUpdate) -> ArtifactUpdate:
 
 
 def _position(task: Task, artifact_id: str) -> int:
-    """Return the index of an artifact, or the next index for a new one. The table is for tasks with several."""
+    """Return the index of an artifact. A new artifact gets the next index, under which it has to be appended."""
     last = len(task.artifacts) - 1
     if last < 0 or task.artifacts[last].artifact_id == artifact_id:
-        return max(last, 0)  # a task with one artifact, the usual case, never needs the table
+        return max(last, 0)  # so `positions` is not built for a task with one artifact, which is the usual case
     return task.positions.setdefault(artifact_id, last + 1)
 
 

@@ -54,10 +54,11 @@ def mount_remote(
         registry: An apcore Registry.
         url: The remote agent's address.
         prefix: The prefix of the module ids, or "" for none.
-        auth: The credentials of the local agent, as for `A2AClient`. Credentials of its callers are sent only with
-            `delegate`.
-        delegate: A function that returns the credentials for a call, given apcore's Context of the local run. None
-            stands for `auth`. They are sent only to the origin of `url` and to `allow_origins`.
+        auth: The local agent's own credentials for the remote agent, as for `A2AClient`. The credentials of the local
+            agent's callers are not sent, unless `delegate` returns them.
+        delegate: A function that returns the credentials for a call, given apcore's Context of the local run. If it
+            returns None, the call uses `auth`. The credentials that it returns are sent only to the origin of `url`
+            and to `allow_origins`.
         refresh: The interval in seconds at which the card is fetched again. None disables refreshing.
         options: See `ClientOptions`.
 
@@ -135,8 +136,8 @@ class RemoteAgent:
             ...     agent.refresh()
         """
         card = self._thread.run(self._client.refresh_card())
-        # The first time, an id that is already registered is an error, and the caller can choose another prefix. Later
-        # it is only logged.
+        # While no module is mounted, as in `mount_remote`, an id that is already registered is an error, so that the
+        # caller can choose another prefix. Later it is only logged.
         self._update_registry(card, strict=not self._mounted)
 
     def keep_fresh(self, interval: float | None) -> None:

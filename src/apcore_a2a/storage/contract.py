@@ -1,10 +1,10 @@
-"""The contract between the engine and its stores, and the smaller contract `TaskStore` for classes of users.
+"""The interface between the engine and its stores, and `TaskStore`, a smaller interface for stores that users write.
 
 A conversation is not stored separately: it consists of the histories of all tasks in one context (`Query.context_id`).
 
-Invariant, for every store: a write is atomic. A write with a stale version or epoch changes nothing. Reading a task
-requires the name of its owner. A task that has not ended is never evicted. The cost of a write is proportional to the
-size of its events.
+Invariant, for every store: a write is atomic. A write with a stale version or epoch changes nothing. Reading a task by
+its id requires the name of its owner, or ALL_OWNERS for administrators. A task that has not ended is never evicted. The
+cost of a write is proportional to the size of its events.
 """
 
 import asyncio
@@ -103,7 +103,7 @@ class Webhook(Struct, frozen=True, kw_only=True):
     Events are not copied for delivery: the event log of the task is the outbox. An event is due for delivery if its
     sequence number is above `delivered`, so the write of the event is also the write to the outbox.
 
-    The caller of `save` sets `config` and `a2a_version`. The store sets the other fields.
+    The engine sets `config` and `a2a_version` when it calls `WebhookStore.save`. The store sets the other fields.
     """
 
     config: PushConfig
@@ -185,8 +185,8 @@ class Store(Protocol):
     async def find_key(self, key: str, owner: str) -> str | None:
         """Return the id of the stored task that this owner created with `key`, or None."""
 
-    # Not `async`: the writes are made in the order of the calls, and a store that has finished when the call returns,
-    # such as the one in memory, costs no turn of the event loop (docs/decisions/0042).
+    # Not `async`, so that the order of the calls is the order of the writes. A store that has finished when the call
+    # returns, such as the in-memory store, needs no further iteration of the event loop (docs/decisions/0042).
     def append(self, change: Change) -> "asyncio.Future[None] | None":
         """Write events to a task. Return None if the write is done, else a future that is done when it is durable.
 
@@ -205,11 +205,11 @@ class Store(Protocol):
     async def page(self, query: Query) -> Page:
         """Return one page: at most `query.limit` tasks, fewer if they would be too large together, but at least one.
 
-        The cursor continues exactly after the last task shown. It reveals nothing about other owners, and only its own
-        owner can use it.
+        The next page, for `next_cursor`, begins directly after the last task of this one. A cursor reveals nothing
+        about other owners, and is valid only for the owner that it was returned to.
 
         Raises:
-            InvalidParamsError: this store did not give the cursor to this owner.
+            InvalidParamsError: this store did not return the cursor to this owner.
         """
 
     async def orphans(self) -> list[Record]:

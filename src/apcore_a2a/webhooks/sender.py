@@ -307,7 +307,7 @@ def _is_public(address: IPv4Address | IPv6Address) -> bool:
     if isinstance(address, IPv6Address):
         inner = _wrapped(address)
         if inner is not None:
-            return False  # a receiver behind a translation has a direct address as well
+            return False  # even if `inner` is public: a receiver behind a translation also has a direct address
     if not address.is_global or address.is_multicast or address.is_reserved:
         return False
     return not any(address in network for network in _NOT_PUBLIC if network.version == address.version)

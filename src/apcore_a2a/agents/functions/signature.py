@@ -29,7 +29,10 @@ from apcore_a2a.protocol.model import ArtifactUpdate, Message, Part, StatusUpdat
 # then.
 
 ReadArgument = Callable[[Call, Message], object]
-"""Reads an argument from a call and the message with its inputs, an earlier message if the call is a reply."""
+"""Returns the argument for a parameter, given the call and the message with the inputs.
+
+`FunctionSkill.input_message` chooses that message: `call.message`, or the task's first message if `call.message` is an
+answer to a question."""
 
 # The arguments of parameters that are not inputs, by annotation.
 INJECTED: Final[dict[object, ReadArgument]] = {

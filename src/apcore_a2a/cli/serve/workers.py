@@ -1,12 +1,13 @@
-"""Several processes on one port: a parent that serves no requests, and workers that it starts, restarts and ends.
+"""Several worker processes on one port. Their parent process serves no requests: it starts, restarts and ends them.
 
-The parent owns the socket, so that a worker that dies loses only the connections that it had accepted. The first worker
-is started alone: if it ends before it serves, all of them would, and its exit code is that of the command. A worker
-that dies later is replaced, after a backoff. The parent forwards signals to all workers. If the parent is killed, the
-workers notice, and end as well.
+The parent owns the listening sockets, so a worker that dies loses only the connections that it had accepted. The parent
+starts the first worker alone. If this worker ends before it serves, the others would too, so the parent starts none and
+exits with the worker's exit code (with `NOT_STARTED` if the worker was killed or exited with 0). A worker that ends
+later is replaced after a backoff. The parent forwards signals to all workers. If the parent is killed, each worker
+sends SIGTERM to itself.
 
-Invariant: signal handlers do nothing. Every event is a byte in a pipe, and `run` handles one byte after the other. So
-no event interrupts the start or the end of a worker.
+Invariant: signal handlers do nothing. Every event is a byte in a pipe (`signal.set_wakeup_fd`), and `run` handles one
+byte after the other. So no event interrupts the start or the end of a worker.
 """
 
 import logging
@@ -30,7 +31,8 @@ STEADY: Final = 60.0  # seconds of life after which the backoff is reset
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 SERVES: Final = b"\0"  # written into the pipe by a worker that serves; a signal is written as its number
 
-# Serves as the worker with that number, calls the function when it accepts requests, and returns the exit code.
+# A function that serves as the worker with the given number. It calls the given callback once it accepts requests, and
+# returns the exit code of the worker.
 Serve = Callable[[int, Callable[[], None]], int]
 
 
@@ -92,7 +94,7 @@ class Workers:
             self._reap()
         elif byte in SIGNALS:
             self._stop(signal.Signals(byte))
-        elif byte == signal.SIGHUP and not self._is_stopping:  # a closed terminal never counts as a second signal
+        elif byte == signal.SIGHUP and not self._is_stopping:  # a second signal would cut a shutdown short
             self._stop(signal.SIGTERM)
 
     # ---- start ----------------------------------------------------------------------------------------------------

@@ -62,11 +62,11 @@ class Target:
         return not self.workers and not self.queue and not self._failures
 
     def is_long_idle(self, now: float) -> bool:
-        """Return whether the circuit may close again, but no claim has asked for the target since."""
+        """Return whether the target has no work, and the open time of its circuit has passed."""
         return not self.workers and not self.queue and now > self._open_until
 
     def open_seconds(self, now: float) -> float:
-        """Return for how long the circuit stays open. The first post after that is a trial, which the others await."""
+        """Return for how long the circuit stays open. Then one post is a trial, and the others wait for its result."""
         if self._failures < OPENS_AFTER:
             return 0.0
         if self._in_trial:

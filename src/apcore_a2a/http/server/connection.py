@@ -27,9 +27,9 @@ class ConnectionTimeouts(Struct, frozen=True, kw_only=True):
     """Timeouts of a connection, in seconds. Only tests use other values than the defaults."""
 
     headers: float = 15.0
-    """Until the headers of a request are complete."""
+    """Time to receive the headers of a request. It begins when the connection opens, or with data after a response."""
     unread: float = 60.0
-    """Without progress, after which a client that does not read its response is disconnected."""
+    """Time without progress after which a client that does not read its response is disconnected."""
 
 
 def _last_answer(status: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bytes:
@@ -104,14 +104,16 @@ class GuardedProtocol(HttpToolsProtocol):
         cycle: Any = self.cycle
         if cycle is not None and cycle.scope is self.scope:  # a cycle exists once the headers are complete
             self._guard_bytes = 0
-            # Data after a response is the rest of a body that the application did not read. uvicorn has stopped its
-            # keep-alive timer because of it and starts no other, so this timer limits the wait for the next request.
+            # Data of the same request after its response is the rest of a body that the application did not read. It
+            # stops uvicorn's keep-alive timer, and uvicorn does not start it again. So the header timer has to limit
+            # the wait for the next request.
             if cycle.response_complete:
                 self._guard_start_header_timer()
             elif self._guard_header_timer is not None:
                 self._guard_stop_header_timer()
             return
-        if before is None or before is self.scope:  # otherwise most of the data belonged to the previous request
+        # The data in which a later request begins is not counted, because it may contain the previous request's end.
+        if before is None or before is self.scope:
             self._guard_bytes += len(data)
         if self._guard_bytes > MAX_HEADERS:
             self.transport.close()
@@ -263,8 +265,9 @@ class CoalescingTransport:
 # httptools cannot ignore it: it treats the bytes after the headers as the other protocol, so the body is lost, and the
 # next request fails.
 #
-# So a second parser replaces the first one. A synthetic head, which the connection does not see, tells it the framing
-# of the body, and then it reads the rest. The first parser has already checked the headers.
+# So a second parser replaces the first one, which has already checked the headers. The second parser first receives a
+# synthetic head with only the headers that frame the body or end the connection, then the bytes after the real head.
+# `_AfterHead` hides the events of the synthetic head from the connection.
 
 _FRAMING: Final = (b"content-length", b"transfer-encoding")
 

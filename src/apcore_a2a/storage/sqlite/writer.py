@@ -402,7 +402,7 @@ class SQLiteWriter:
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[_PendingWrite | None] = queue.SimpleQueue()  # None is the last item
         self._closed = False
-        self._swept = 0  # limit of expired tasks removed in this interval while nothing was written
+        self._swept = 0  # upper bound of the expired tasks removed in this interval while nothing was written
         self._next_interval = 0.0
         self._stopped: asyncio.Future[None] = self._loop.create_future()
         # A daemon thread, so that a process which never calls close() can exit. Acknowledged writes are in the file.

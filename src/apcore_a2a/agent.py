@@ -35,9 +35,10 @@ class Caller(Struct, frozen=True, kw_only=True):
     @property
     def owner(self) -> str:
         """The key under which the store keeps this caller's tasks. The same `id` of two issuers gives two owners."""
-        # The `|` distinguishes an authenticated caller with the id "anonymous" from ANONYMOUS. The name has no line
-        # break (`identify` checks that), so the first line of a key is always the name. A client can send any tenant,
-        # but gets only keys whose first line is its own name. The keys of one caller are adjacent in an index.
+        # The `|` distinguishes an authenticated caller with the id "anonymous" from ANONYMOUS. `identify` checks that
+        # the issuer has no `|` and the name no line break, so the first line of a key is always the name. A client can
+        # send any tenant, but gets only keys whose first line is its own name. The keys of one caller are adjacent in
+        # an index.
         name = f"{self.issuer}|{self.id}" if self.is_authenticated else ANONYMOUS
         return f"{name}\n{self.tenant}" if self.tenant else name
 

@@ -86,3 +86,10 @@ def test_schemes_are_what_the_authenticator_says_else_a_bearer_token() -> None:
     key = {"type": "apiKey", "in": "header", "name": "X-API-Key"}
     saying = SimpleNamespace(authenticate=lambda headers: None, security_schemes=lambda: [key])
     assert security_schemes(saying) == [key]
+
+
+async def test_a_pipe_in_an_issuer_cannot_give_the_owner_key_of_another_issuer() -> None:
+    one = await identify(Answers(Caller(id="b|c", type="user", issuer="a")), {})
+    assert one is not None
+    assert one.owner == Caller(id="c", type="user", issuer="a|b").owner
+    assert await identify(Answers(Caller(id="c", type="user", issuer="a|b")), {}) is None

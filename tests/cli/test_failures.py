@@ -232,9 +232,8 @@ def test_every_protocol_error_is_reported_by_its_name(kind: type[A2AError]) -> N
     if kind is UnauthenticatedError:
         assert failure.exit_code == 4
     else:
-        assert failure.code == {"ParseError": "JSONParseError", "A2AError": "InternalError"}.get(
-            kind.__name__, kind.__name__
-        )
+        other = {"ParseError": "JSONParseError", "A2AError": "InternalError", "AgentError": "InternalError"}
+        assert failure.code == other.get(kind.__name__, kind.__name__)
         assert (failure.exit_code, failure.a2a_code) == (1, WIRE[kind].code)
 
 

@@ -77,6 +77,10 @@ async def identify(authenticator: Authenticator, headers: dict[str, str]) -> Cal
         # A line break separates tenant and name in `Caller.owner`: in a name, it could give access to another's tasks.
         logger.warning("caller with a line break in its name rejected")
         return None
+    if "|" in caller.issuer:
+        # A `|` ends the issuer in `Caller.owner`: the caller "c" of "a|b" would own the tasks of "b|c" of "a".
+        logger.warning("caller of an issuer whose name contains a | rejected")
+        return None
     return caller
 
 

@@ -22,6 +22,7 @@ from apcore_a2a.errors import (
     A2ADiscoveryError,
     A2AError,
     A2AServerError,
+    AgentError,
     ExtensionSupportRequiredError,
     OverloadedError,
     ParseError,
@@ -75,7 +76,7 @@ _FLAGS_FOR_ARGUMENTS: Final = (
     ("Pass timeout=", "Pass --timeout"),
 )
 # Errors of the protocol are reported by their A2A names, which are mostly those of our classes.
-_A2A_NAMES: Final = {ParseError: "JSONParseError", A2AError: "InternalError"}
+_A2A_NAMES: Final = {ParseError: "JSONParseError", A2AError: "InternalError", AgentError: "InternalError"}
 
 
 class Failure(Struct, frozen=True, rename="camel"):

@@ -5,6 +5,7 @@ import time
 from datetime import UTC, datetime
 from typing import Final
 
+_LENGTH: Final = len("2026-01-02T03:04:05.678Z")
 _AHEAD: Final = 64  # ids that are created at once
 _UUID: Final = b"xxxxxxxx-xxxx-4xxx-vxxx-xxxxxxxxxxxx "  # RFC 9562 §5.4: 4 is the version, v the variant
 _PLACES: Final = [place for place, mark in enumerate(_UUID) if mark in b"x4v"]  # the indexes of the 32 digits
@@ -39,6 +40,10 @@ def _make_ids() -> list[str]:
     return text.decode().split()
 
 
+def _format(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 class _Clock:
     """Formats the time once per millisecond. So a call takes 0.13 µs instead of 1.6."""
 
@@ -49,11 +54,25 @@ class _Clock:
     def now(self) -> str:
         millisecond = time.time_ns() // 1_000_000
         if millisecond != self._at:
-            moment = datetime.fromtimestamp(millisecond / 1000, UTC)
-            self._text = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+            self._text = _format(datetime.fromtimestamp(millisecond / 1000, UTC))
             self._at = millisecond
         return self._text
 
 
 utc_now = _Clock().now
 """Return the time in the format of A2A: UTC, milliseconds, Z (1.0 §5.6.1)."""
+
+
+def to_utc(timestamp: str) -> str:
+    """Return a time of an agent in the format of A2A. A text that is not an ISO 8601 time becomes the present time."""
+    if timestamp == "":
+        return utc_now()
+    try:
+        moment = datetime.fromisoformat(timestamp)
+        if timestamp[-1] == "Z" and len(timestamp) == _LENGTH:
+            return timestamp
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        return _format(moment.astimezone(UTC))
+    except (ValueError, OverflowError):
+        return utc_now()

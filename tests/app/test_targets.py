@@ -218,7 +218,7 @@ async def test_a_target_that_fails_ends_with_one_and_no_traceback(here: Path) ->
     (here / "agent.py").write_text(AGENT)
     async with running(*serve("agent.py:number")) as process:
         assert await process.ends() == 1
-    assert process.said.startswith("Error: agent.py:number: a int cannot be served")
+    assert process.said.startswith("Error: agent.py:number: an object of type int cannot be served")
     assert len(process.said.splitlines()) == 1
     async with running(*serve("agent.py:shout", "--extensions-dir", ".")) as process:
         assert await process.ends() == 1

@@ -143,3 +143,9 @@ def test_a_mistyped_command_gets_a_suggestion(terminal: Terminal) -> None:
 
 def test_the_version_is_printed(terminal: Terminal) -> None:
     assert terminal("-v").out.startswith("apcore-a2a, version ")
+
+
+def test_the_command_without_arguments_prints_its_help_and_exits_with_0(terminal: Terminal) -> None:
+    ran = terminal()
+    assert ran.code == 0
+    assert ran.out == terminal("--help").out

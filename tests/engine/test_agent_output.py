@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from apcore_a2a.agent import AgentEvent, Call, Remember
 from apcore_a2a.errors import A2AError, TaskNotFoundError
+from apcore_a2a.ids_and_time import utc_now
 from apcore_a2a.protocol.model import (
     Artifact,
     ArtifactUpdate,
@@ -281,10 +282,27 @@ async def test_what_an_agent_keeps_before_it_makes_a_task_is_kept_with_it(apart:
     assert [call.memo for call in agent.calls] == [None, {"n": 1}]
 
 
-async def test_an_agents_own_time_is_kept() -> None:
-    end = StatusUpdate(status=TaskStatus(state=S.COMPLETED, timestamp="2026-01-02T03:04:05.678Z"))
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("2026-01-02T03:04:05.678Z", "2026-01-02T03:04:05.678Z"),
+        ("2026-01-02T03:04:05.678901+00:00", "2026-01-02T03:04:05.678Z"),  # as an executor of a2a-sdk 0.3 writes it
+        ("2026-01-02T05:04:05+02:00", "2026-01-02T03:04:05.000Z"),
+        ("2026-01-02T03:04:05", "2026-01-02T03:04:05.000Z"),
+    ],
+)
+async def test_an_agents_own_time_is_kept_as_utc(given: str, kept: str) -> None:
+    end = StatusUpdate(status=TaskStatus(state=S.COMPLETED, timestamp=given))
     async with serving(ScriptedAgent(default=(end,))) as engine:
-        assert (await User(engine).send("go")).status.timestamp == "2026-01-02T03:04:05.678Z"
+        assert (await User(engine).send("go")).status.timestamp == kept
+
+
+@pytest.mark.parametrize("given", ["yesterday", "0001-01-01T00:00:00+14:00"])
+async def test_a_time_that_is_none_is_replaced_by_the_present_time(given: str) -> None:
+    before = utc_now()
+    end = StatusUpdate(status=TaskStatus(state=S.COMPLETED, timestamp=given))
+    async with serving(ScriptedAgent(default=(end,))) as engine:
+        assert before <= (await User(engine).send("go")).status.timestamp <= utc_now()
 
 
 async def test_a_message_that_is_not_valid_makes_no_task() -> None:

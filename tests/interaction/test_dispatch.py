@@ -40,12 +40,13 @@ async def test_send_get_and_stream_reach_their_operations(serve: Serve, http: ht
     assert (events[-1]["kind"], events[-1]["status"]["state"]) == ("status-update", "completed")
 
 
-@requirement("FR-SRV-004")
+@requirement("FR-SRV-004", "FR-TSK-002")
 async def test_resubscribe_follows_the_task_and_cancel_ends_it(serve: Serve, http: httpx.AsyncClient) -> None:
     gate = Gate()
     url = await serve(ScriptedAgent({"wait": (WORKING, gate, COMPLETED)}))
     at_once = message("wait") | {"configuration": {"blocking": False}}
     task = await ask(http, url, "message/send", at_once)
+    assert task["artifacts"] == []
     await gate.reached()
     async with http.stream("POST", url + "/", json=call("tasks/resubscribe", {"id": task["id"]})) as response:
         canceled = await ask(http, url, "tasks/cancel", {"id": task["id"]})

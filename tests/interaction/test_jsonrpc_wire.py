@@ -46,7 +46,7 @@ WRONG_BODIES = [
     (json.dumps(call("tasks/get", {})).encode(), -32602),
     (json.dumps(call("tasks/get", [])).encode(), -32602),
     (json.dumps(call("tasks/get", {"id": "t", "historyLength": -1})).encode(), -32602),
-    (b'{"jsonrpc": "2.0", "method": "tasks/get", "params": {}}', -32602),
+    (b'{"jsonrpc": "2.0", "method": "tasks/get", "params": {}}', -32600),
 ]
 
 

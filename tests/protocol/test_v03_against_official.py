@@ -176,6 +176,10 @@ def test_the_sdk_reads_our_events_as_we_meant_them() -> None:
 def test_sdk_0_3_reads_the_hybrid_card_like_the_0_3_card() -> None:
     ours = collect(strategies.cards, 60)
     pure = read_with_sdk("AgentCard", [v03.encode_card(card) for card in ours])
+    for card in pure:
+        for skill in card["skills"]:
+            if not skill["examples"]:
+                del skill["examples"]  # only the 0.3 card has an empty list
     assert read_with_sdk("AgentCard", [v03.encode_hybrid_card(card) for card in ours]) == pure
 
 

@@ -56,11 +56,11 @@ def read(card: dict[str, Any]) -> AgentCard:
     return v03.decode_card(model.encode(card))
 
 
-@requirement("FR-AGC-003")
+@requirement("FR-AGC-003", "FR-SKL-002")
 def test_the_0_3_card_has_the_fields_of_0_3_and_no_others() -> None:
     assert msgspec.json.decode(v03.encode_card(CARD)) == COMMON | {
         "capabilities": {"streaming": True, "stateTransitionHistory": False},
-        "skills": [{"id": "s", "name": "s", "description": "s", "tags": [], "security": [{"key": []}]}],
+        "skills": [{"id": "s", "name": "s", "description": "s", "tags": [], "examples": [], "security": [{"key": []}]}],
         "securitySchemes": {
             "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
             "jwt": {"type": "http", "scheme": "bearer"},

@@ -55,8 +55,8 @@ def as_agent(
         if callable(thing) and not agents[0].skill.signature.inputs and mark_of(thing) is None:
             return agents[0]  # it accepts any message, so clients need not name a skill
         return SkillAgent(agents, default_skill=default_skill)
-    expected = "an Agent, an AgentExecutor (with execute and cancel), a function or several"
-    raise TypeError(f"a {type(thing).__name__} cannot be served: expected {expected}")
+    expected = "an apcore Registry or Executor, an Agent, an AgentExecutor (with execute and cancel), or functions"
+    raise TypeError(f"an object of type {type(thing).__name__} cannot be served: expected {expected}")
 
 
 def _from_functions(thing: Any, retry_safe: bool) -> list[FunctionAgent]:

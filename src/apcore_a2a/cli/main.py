@@ -43,6 +43,10 @@ SERVING: Final = ("serve", "dev", "migrate")  # commands with their own exit cod
 class LazyGroup(click.Group):
     """The commands of the table. Each is imported when it is used."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        # Without arguments, click would print the help as an error and exit with 2.
+        return super().parse_args(ctx, args or ["--help"])
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from apcore_a2a.agent import AgentEvent, Remember
 from apcore_a2a.errors import A2AError, InvalidAgentResponseError, to_metadata
-from apcore_a2a.ids_and_time import new_id, utc_now
+from apcore_a2a.ids_and_time import new_id, to_utc, utc_now
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.decoding import holds_more_values
 from apcore_a2a.protocol.model import (
@@ -172,8 +172,9 @@ def complete_status(event: StatusUpdate, task: Task) -> StatusUpdate:
     status = event.status
     if status.message is not None:
         status = replace(status, message=address_message(status.message, task))
-    if not status.timestamp:
-        status = replace(status, timestamp=utc_now())
+    timestamp = to_utc(status.timestamp)
+    if timestamp is not status.timestamp:
+        status = replace(status, timestamp=timestamp)
     return replace(event, status=status, task_id=task.id, context_id=task.context_id)
 
 

@@ -68,9 +68,9 @@ class JSONRPCBinding:
             operation = dialect.METHODS.get(envelope.method)
             if operation is None:
                 raise _unknown(envelope.method, dialect, versioned=bool(request.version()))
-            params = dialect.decode_request(operation, envelope.params)
             if envelope.id is None:
                 raise InvalidRequestError("Invalid JSON-RPC request: id is missing or wrong")
+            params = dialect.decode_request(operation, envelope.params)
             context = request.context(dialect, params.tenant)  # type: ignore[attr-defined]  # every request has one
             del body, envelope  # maybe megabytes, which are not needed while the agent works
             result = await self._engine.handle(operation, params, context)

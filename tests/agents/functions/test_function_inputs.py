@@ -155,8 +155,8 @@ async def wrong_type(number: complex) -> None: ...
         (min, "min cannot be served: its parameters are unknown"),
         (
             3,
-            "a int cannot be served: expected an Agent, an AgentExecutor (with execute and cancel),"
-            " a function or several",
+            "an object of type int cannot be served: expected an apcore Registry or Executor, an Agent,"
+            " an AgentExecutor (with execute and cancel), or functions",
         ),
     ],
 )

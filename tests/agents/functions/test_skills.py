@@ -120,7 +120,7 @@ def test_a_module_without_all_serves_the_functions_that_it_defines() -> None:
         ({"a\nb": shout}, "a skill's id is a text"),
         ({"x": 3}, "x is not a function but a int"),
         ({"x": Calculator}, "x is not a function but a type"),
-        ("file.py", "a str cannot be served"),
+        ("file.py", "an object of type str cannot be served"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )

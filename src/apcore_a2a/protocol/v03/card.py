@@ -38,6 +38,7 @@ def to_json(card: AgentCard) -> Json:
     body["capabilities"].pop("extendedAgentCard", None)
     for skill in body["skills"]:
         skill.pop("securityRequirements", None)
+        skill.setdefault("examples", [])  # FR-SKL-002
     for scheme in body.get("securitySchemes", {}).values():
         for name in _TYPE_OF_SCHEME:
             scheme.pop(name, None)

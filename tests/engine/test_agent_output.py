@@ -366,3 +366,51 @@ async def test_a_task_that_is_removed_while_it_runs_stays_removed() -> None:
         await until(lambda: not engine.live_tasks)
         with pytest.raises(TaskNotFoundError):
             await alice.get(task)
+
+
+class FrameworkText(str):
+    """A text as LangChain's messages have it."""
+
+    __slots__ = ()
+
+
+async def test_a_text_of_a_subclass_of_str_is_stored_as_text() -> None:
+    text = FrameworkText("hello")
+    said = artifact(Part(text=text, metadata={"a": [text, None]}))
+    async with serving(ScriptedAgent(default=(said, COMPLETED))) as engine:
+        task = await User(engine).send("go")
+    (part,) = task.artifacts[0].parts
+    assert (type(part.text), part.text, part.metadata) == (str, "hello", {"a": ["hello", None]})
+
+
+async def test_the_cause_of_an_invalid_output_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(ScriptedAgent(default=(artifact(Part(data=object())), COMPLETED))) as engine:
+        await User(engine).send("go")
+    (record,) = [record for record in caplog.records if record.getMessage() == "agent output rejected"]
+    assert "object is unsupported" in vars(record)["cause"]
+
+
+@pytest.mark.parametrize("may_reply", [False, True], ids=["task", "reply"])
+@pytest.mark.parametrize(
+    ("memo", "text"),
+    [
+        ({"n": NAN}, "The agent's memo holds NaN or infinity, which JSON cannot represent"),
+        ({"n": object()}, "The agent's memo has no JSON form"),
+        ("x" * 2_000, "The agent's memo is over its limit of bytes"),
+        ([0] * 600_000, "The agent's memo has more than 500000 JSON values"),
+    ],
+    ids=["NaN", "object", "large", "many values"],
+)
+async def test_a_memo_that_cannot_be_stored_fails_the_task(memo: Any, text: str, may_reply: bool) -> None:
+    agent = ScriptedAgent(default=(Remember(memo), COMPLETED), may_reply=may_reply)
+    limit = 1_000 if isinstance(memo, str) else 10_000_000
+    async with serving(agent, max_event_bytes=limit) as engine:
+        task = await User(engine).send("go")
+    assert (task.status.state, text_of(task)) == (S.FAILED, text)
+
+
+async def test_all_memos_of_a_run_count_as_its_output() -> None:
+    steps: list[Step] = [*(Remember("x" * 500) for _ in range(5)), COMPLETED]
+    async with serving(ScriptedAgent(default=steps), max_output_bytes=2_000) as engine:
+        task = await User(engine).send("go")
+    assert (task.status.state, text_of(task)) == (S.FAILED, "The agent's memo is over its limit of bytes")

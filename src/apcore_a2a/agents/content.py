@@ -98,6 +98,8 @@ def _to_data(content: Any) -> Any:
 
 
 def _dump(value: Any) -> Any:
+    if isinstance(value, str):  # a subclass, which msgspec does not accept
+        return str.__str__(value)
     dump = getattr(value, "model_dump", None)  # a pydantic model, recognized without importing pydantic
     if dump is None:
         raise TypeError(f"{type(value).__name__} has no JSON form")

@@ -30,6 +30,7 @@ from apcore_a2a.protocol.model import (
     TaskStatus,
     check_finite,
     encode,
+    to_plain_text,
 )
 
 E = TypeVar("E", bound=Event)
@@ -42,6 +43,7 @@ TOO_MANY_VALUES: Final = (
     f"The agent's output has more than {MAX_VALUES} JSON values at once; it should come in pieces, or as a file"
 )
 NOT_VALID: Final = "The agent's output is not valid A2A"
+MEMO_NOT_VALID: Final = "The agent's memo has no JSON form"
 UNANSWERED: Final = "The task ended before it was the turn of the messages that waited"
 UNANSWERED_KEY: Final = "unansweredMessages"
 # How the JSON of an event begins (`v1.encode_event`): the name of the member of a StreamResponse.
@@ -78,7 +80,7 @@ def _complete_event(event: AgentEvent, task: Task) -> CheckedEvent:
                 return bare_status(event.status.state, task)
             event = complete_status(event, task)
         case Remember():
-            return Remember(encode(event.memo)), b""
+            return Remember(_encode_memo(event.memo)), b""
         case Task():
             status = complete_status(StatusUpdate(status=event.status), task).status
             event = replace(event, status=status, history=[address_message(said, task) for said in event.history])
@@ -94,21 +96,40 @@ def detach(event: E) -> tuple[E, bytes]:
         if len(body) > MAX_VALUES and holds_more_values(body, MAX_VALUES):
             raise InvalidAgentResponseError(TOO_MANY_VALUES)
         if b"null" in body:  # rare, because unset fields are left out
-            _check_numbers(event)
+            _check_numbers(event, "output")
         return _DECODE[type(event)](body), v1.MEMBERS[type(event)] + body + b"}"
     except (TypeError, ValueError, LookupError, OverflowError, RecursionError) as error:
         raise InvalidAgentResponseError(NOT_VALID) from error
 
 
-def _check_numbers(event: Event) -> None:
+def _check_numbers(value: Any, name: str) -> None:  # Any: an event or a memo
     """Reject NaN and infinity, which msgspec would encode as null without an error."""
-    plain = to_builtins(event)
+    plain = to_builtins(value, enc_hook=to_plain_text)
     try:
         check_finite(plain)
     except ValueError as error:
         raise InvalidAgentResponseError(
-            "The agent's output holds NaN or infinity, which JSON cannot represent"
+            f"The agent's {name} holds NaN or infinity, which JSON cannot represent"
         ) from error
+
+
+def _encode_memo(memo: Any) -> bytes:  # Any: what the agent wants to keep
+    try:
+        body = encode(memo)
+        if len(body) > MAX_VALUES and holds_more_values(body, MAX_VALUES):
+            raise InvalidAgentResponseError(f"The agent's memo has more than {MAX_VALUES} JSON values")
+        if b"null" in body:
+            _check_numbers(memo, "memo")
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidAgentResponseError(MEMO_NOT_VALID) from error
+    return body
+
+
+def size_of_memo(remembered: CheckedEvent) -> int:
+    """Return the number of bytes that are stored for a `Remember`, after its check."""
+    event, _ = remembered
+    assert isinstance(event, Remember)
+    return len(event.memo)
 
 
 def first_events(task: Task, *, working: bool) -> list[tuple[Task | StatusUpdate, bytes]]:

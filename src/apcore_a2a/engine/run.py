@@ -16,7 +16,14 @@ from typing import Final, assert_never
 from msgspec import Struct
 
 from apcore_a2a.agent import Agent, AgentEvent, Call, Remember
-from apcore_a2a.engine.agent_output import CheckedEvent, address_reply, check_event, failed_status, status_with_text
+from apcore_a2a.engine.agent_output import (
+    CheckedEvent,
+    address_reply,
+    check_event,
+    failed_status,
+    size_of_memo,
+    status_with_text,
+)
 from apcore_a2a.engine.context import EngineOptions, Observer
 from apcore_a2a.engine.task import (
     LiveTask,
@@ -352,8 +359,10 @@ class Run:
 
     async def _decide(self, event: AgentEvent) -> bool:
         """Use the first event as the reply, or make the task. Return whether the event has to be taken as well."""
-        checked, _ = check_event(event, self.live.task)
+        checked_event = check_event(event, self.live.task)
+        checked, _ = checked_event
         if isinstance(checked, Remember):
+            self._count_memo(checked_event)
             self.live.memo = checked.memo
             return False
         if isinstance(checked, Message):
@@ -377,10 +386,13 @@ class Run:
         if isinstance(event, Message) and self._agent.may_reply:  # a reply ends the task
             event = StatusUpdate(status=TaskStatus(state=TaskState.COMPLETED, message=event))
         checked = check_event(event, self.live.task)
-        size = len(checked[1])
-        self._bytes_left -= size
-        if size > self._max_event or self._bytes_left < 0:
-            raise InvalidAgentResponseError("The agent's output is over its limit of bytes")
+        if isinstance(event, Remember):
+            self._count_memo(checked)
+        else:
+            size = len(checked[1])
+            self._bytes_left -= size
+            if size > self._max_event or self._bytes_left < 0:
+                raise InvalidAgentResponseError("The agent's output is over its limit of bytes")
         if not isinstance(event, _WITH_STATUS):
             self._batch.append(checked)
             return True
@@ -389,6 +401,13 @@ class Run:
             return False  # the run was stopped, but not by its client
         self._batch.append(checked)
         return state not in TERMINAL
+
+    def _count_memo(self, remembered: CheckedEvent) -> None:
+        """Apply the limits of an event to a memo."""
+        size = size_of_memo(remembered)
+        self._bytes_left -= size
+        if self._bytes_left < 0 or size > self._max_event:
+            raise InvalidAgentResponseError("The agent's memo is over its limit of bytes")
 
     # ---- how far it has come ----------------------------------------------------------------------------------------
 
@@ -518,6 +537,9 @@ class Run:
         if isinstance(failure, asyncio.CancelledError) and self.driver.cancelling():
             return stopped_status(Stop.SHUTDOWN)  # the event loop is shutting down
         if isinstance(failure, A2AError) and not isinstance(failure, InvalidStateTransitionError):
+            if isinstance(failure, InvalidAgentResponseError) and failure.__cause__ is not None:
+                log = {"task_id": self.live.task.id, "reason": failure.message, "cause": repr(failure.__cause__)}
+                logger.warning("agent output rejected", extra=log)
             return failed_status(failure)
         reference = secrets.token_hex(6)
         logger.error("agent failed", exc_info=failure, extra={"task_id": self.live.task.id, "reference": reference})

@@ -406,7 +406,19 @@ class GetExtendedCard(Value, frozen=True):
 
 # ---- the model's own JSON ----------------------------------------------------------------------------------------
 
-encode: Final = msgspec.json.Encoder().encode
+
+def to_plain_text(value: Any) -> str:
+    """Return a text of a subclass of str as a str. Frameworks produce such texts, and msgspec accepts only str.
+
+    Raises:
+        TypeError: it is no text. The encoder reports which type it does not support.
+    """
+    if isinstance(value, str):
+        return str.__str__(value)
+    raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
+
+
+encode: Final = msgspec.json.Encoder(enc_hook=to_plain_text).encode
 # Raises ValueError for NaN and infinity, which `encode` writes as null. Its input is plain objects without cycles.
 check_finite: Final = json.JSONEncoder(allow_nan=False, check_circular=False).encode
 decode_task: Final = msgspec.json.Decoder(Task).decode  # for own JSON, so errors need no translation

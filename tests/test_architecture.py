@@ -41,6 +41,8 @@ RULES: Final = {
     "protocol.v1": may("protocol errors", "msgspec"),
     "protocol.v03": may("protocol protocol.v1 errors", "msgspec"),
     "protocol.dialect": may("protocol protocol.v1 protocol.v03 errors", "msgspec"),
+    # The third binding's bytes: the same JSON as the REST form of each version, in protocol buffers.
+    "protocol.protobuf": may("protocol errors", ""),
     "protocol.card_forms": may("protocol protocol.v03 errors", "msgspec"),
     "agent": may("protocol errors", "msgspec"),
     # Whatever becomes an Agent.
@@ -98,7 +100,7 @@ IMPURE_CALLS: Final = frozenset({"input", "now", "open", "print", "today", "utcn
 IMPORT_BY_NAME: Final = frozenset({"__import__", "import_module"})  # would pass by this test unseen
 
 # The size of today. A new feature may raise it. Anything else belongs into a module that exists.
-MAX_MODULES: Final = 165
+MAX_MODULES: Final = 169
 
 MODULES: Final = {module_name(path): path.read_text(encoding="utf-8") for path in python_files("src")}
 

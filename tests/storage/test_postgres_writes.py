@@ -258,7 +258,7 @@ async def test_a_server_that_is_away_is_told_in_a_line_and_not_in_tracebacks(
 async def test_while_the_server_is_away_new_tasks_are_refused_at_once(
     own_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "RECONNECT_TIMEOUT", 0.5)
+    monkeypatch.setattr(writer, "RETRY_TIMEOUT", 0.5)
     store = PostgresStore(own_server.url())
     await store.open()
     author = await write_task(store, Author("t"), TaskState.WORKING)
@@ -294,9 +294,10 @@ async def test_a_connection_that_swallows_everything_is_given_up_and_replaced(
         await store.close()
 
 
-async def test_a_server_that_says_nothing_is_not_waited_for(
+async def test_a_table_that_stays_locked_is_waited_for_in_bounded_time(
     store: PostgresStore, admin: "asyncpg.Connection[asyncpg.Record]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(writer, "RETRY_TIMEOUT", 0.5)
     monkeypatch.setattr(
         connection_module, "LIMITS", {**connection_module.LIMITS, "statement_timeout": "200", "lock_timeout": "200"}
     )
@@ -318,7 +319,7 @@ async def test_a_server_that_says_nothing_is_not_waited_for(
 async def test_a_server_that_says_that_it_starts_is_waited_for_longer(
     url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(writer, "RECONNECT_TIMEOUT", 0)
+    monkeypatch.setattr(writer, "RETRY_TIMEOUT", 0)
     async with Proxy(shared_server().folder) as proxy:
         store = PostgresStore(proxy.url(url))
         await store.open()
@@ -366,12 +367,6 @@ async def test_a_server_that_is_not_there_is_asked_once_for_each_request(error: 
     assert tried == attempts
 
 
-def test_a_standby_that_has_not_taken_over_yet_is_a_server_that_is_away() -> None:
-    assert connection_module.is_connection_lost(
-        asyncpg.ReadOnlySQLTransactionError("cannot execute UPDATE in a read-only transaction")
-    )
-
-
 async def test_all_statements_are_answered_in_time_also_while_they_wait_for_a_connection(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -392,7 +387,7 @@ async def test_all_statements_are_answered_in_time_also_while_they_wait_for_a_co
 async def test_a_new_task_does_not_wait_behind_writes_that_have_more_patience(
     own_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "RECONNECT_TIMEOUT_FOR_NEW", 0.2)
+    monkeypatch.setattr(writer, "RETRY_TIMEOUT_FOR_NEW", 0.2)
     monkeypatch.setattr("apcore_a2a.storage.postgres.store.MAX_OUTAGE", 600)  # else rejected before it is queued
     store = PostgresStore(own_server.url())
     await store.open()

@@ -7,23 +7,28 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import asyncpg
 
-from apcore_a2a.errors import StoreUnavailableError
+from apcore_a2a.errors import A2AError, StoreUnavailableError
+from apcore_a2a.storage.postgres.failures import DatabaseFailure, classify, is_starting_or_stopping, sqlstate
 
 logger = logging.getLogger(__name__)
 
 CONNECT_TIME: Final = 5.0  # seconds to open a connection
 ANSWER_TIME: Final = 5.0  # seconds for an answer
 LOG_INTERVAL: Final = 60.0  # seconds between two log lines about the same failure
+# Seconds for which a busy server is asked again. With a further lock timeout, they are less than ANSWER_TIME.
+BUSY_TIME: Final = 3.0
+BUSY_PAUSES: Final = (0.05, 0.2, 0.5)  # seconds between attempts at a server that is busy; the last one repeats
 READERS: Final = 3  # connections for clients' reads; with those of writer, notifications and upkeep, a replica has six
 # The server's timeouts are shorter than the client's, so a statement that timed out is not executed later.
 LIMITS: Final = {
     "statement_timeout": "4500",
-    "lock_timeout": "4000",
+    "lock_timeout": "1000",  # a statement that waits for a lock occupies one of few connections
     "idle_in_transaction_session_timeout": "10000",
     "jit": "off",  # our statements are short
     "application_name": "apcore-a2a",
@@ -33,16 +38,6 @@ if TYPE_CHECKING:  # only for type checkers, the class has a type parameter, the
     Connection = asyncpg.Connection[asyncpg.Record]
 else:
     Connection = asyncpg.Connection
-
-# All errors by which a connection, or its server, can fail while it executes a statement.
-FAILURES: Final = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
-# Errors after which it is unknown whether the server executed the statement, and SQLSTATE classes of the same meaning.
-_LOST: Final = (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.PostgresConnectionError)
-_LOST_STATES: Final = (
-    "08",  # connection exceptions
-    "57P",  # the server shuts down, starts up, or has just crashed
-    "25006",  # the server is a standby that was not promoted yet
-)
 
 
 class Address(NamedTuple):
@@ -118,19 +113,6 @@ async def connect_pool(address: Address, size: int) -> "asyncpg.Pool[asyncpg.Rec
     return await pool
 
 
-def is_connection_lost(error: BaseException) -> bool:
-    """Return whether the connection failed, not the statement: the server may or may not have executed it."""
-    if isinstance(error, _LOST):
-        return True
-    state = getattr(error, "sqlstate", None) or ""
-    return isinstance(error, asyncpg.PostgresError) and state.startswith(_LOST_STATES)
-
-
-def is_starting_or_stopping(error: BaseException) -> bool:
-    """Return whether the server itself reports that it is starting up or shutting down, and so serves no client."""
-    return isinstance(error, asyncpg.CannotConnectNowError)
-
-
 def opening_error(error: BaseException, address: Address) -> StoreUnavailableError:
     """Return the error that says why the store cannot be opened, and what to do.
 
@@ -179,7 +161,7 @@ class ServerCondition:
         now = time.monotonic()
         if is_starting_or_stopping(error):
             self.down_at = now
-        if is_connection_lost(error):
+        if classify(error) is DatabaseFailure.LOST:
             self._trouble = "the database does not answer"
             if self._outage_since is None:
                 self._outage_since = now
@@ -188,7 +170,8 @@ class ServerCondition:
             self._outage_since = None
         if now - self._logged_at >= LOG_INTERVAL:
             self._logged_at = now
-            extra = {"store": self._address.shown, "reason": type(error).__name__, "says": str(error)[:200]}
+            reason = f"{type(error).__name__} {sqlstate(error)}".rstrip()
+            extra = {"store": self._address.shown, "reason": reason, "says": str(error)[:200]}
             logger.warning("task store is not available", extra=extra)
         return StoreUnavailableError()
 
@@ -219,7 +202,7 @@ async def close_quietly(connection: Connection | None) -> None:
         return
     try:
         await connection.close(timeout=1)
-    except FAILURES:
+    except Exception:  # of a driver, about a connection that is discarded
         connection.terminate()
 
 
@@ -243,12 +226,12 @@ class Database:
     async def call(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         """Call a function with a connection and these arguments, and return its result.
 
-        The function is called again if the connection was broken.
+        The function is called again if the connection was broken, or the server busy.
 
         Raises:
-            StoreUnavailableError: the database does not answer in time.
+            StoreUnavailableError: the database does not answer in time, or rejects the statement.
         """
-        return await self._in_time(self._call_repeatedly, function, *arguments)
+        return await self._call(function, arguments, reconnects=self._pool.get_max_size())
 
     async def call_once(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         """Call a function that must not be executed twice, and return its result.
@@ -257,33 +240,39 @@ class Database:
             StoreUnavailableError: the database does not answer in time, or the connection broke. The statement may have
                 been executed.
         """
-        return await self._in_time(self._call_once, function, *arguments)
+        return await self._call(function, arguments, reconnects=0)
 
-    async def _in_time(self, attempt: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+    async def _call(self, function: Callable[..., Awaitable[T]], arguments: tuple[Any, ...], *, reconnects: int) -> T:
         try:
             async with asyncio.timeout(ANSWER_TIME):  # for the connection, the answer and further attempts together
-                answer = await attempt(*arguments)
-        except FAILURES as error:
+                answer = await self._repeat(function, arguments, reconnects=reconnects)
+        except A2AError:  # of the function itself
+            raise
+        except Exception as error:  # no list of the exceptions of a driver is complete
             raise self.condition.failed(error) from error
         self.condition.succeeded()
         return answer
 
-    async def _call_repeatedly(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        """Retry while connections are broken, as all are after a restart. Do not retry if the server is unreachable."""
-        for _ in range(self._pool.get_max_size()):
+    async def _repeat(self, function: Callable[..., Awaitable[T]], arguments: tuple[Any, ...], *, reconnects: int) -> T:
+        begun = time.monotonic()
+        pauses = chain(BUSY_PAUSES, repeat(BUSY_PAUSES[-1]))
+        while True:
             try:
-                return await self._call_once(function, *arguments)
-            except FAILURES as error:
-                if (
-                    not is_connection_lost(error)
-                    or isinstance(error, (TimeoutError, ConnectionRefusedError))
-                    or is_starting_or_stopping(error)
-                ):
+                return await self._call_now(function, *arguments)
+            except A2AError:
+                raise
+            except Exception as error:
+                failure = classify(error)
+                if failure is DatabaseFailure.BUSY and time.monotonic() - begun < BUSY_TIME:
+                    await asyncio.sleep(next(pauses))
+                elif failure is DatabaseFailure.LOST and reconnects and not _is_unreachable(error):
+                    # A restart of the server breaks all connections of the pool.
+                    reconnects -= 1
+                    self.condition.failed(error)
+                else:
                     raise
-                self.condition.failed(error)
-        return await self._call_once(function, *arguments)
 
-    async def _call_once(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+    async def _call_now(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         connection = await self._pool.acquire()
         try:
             return await function(connection, *arguments)
@@ -299,5 +288,10 @@ class Database:
         try:
             async with asyncio.timeout(ANSWER_TIME):
                 await self._pool.close()
-        except FAILURES:
+        except Exception:  # of a driver, about connections that are discarded
             self._pool.terminate()
+
+
+def _is_unreachable(error: BaseException) -> bool:
+    """Return whether a new connection would fail in the same way, after a time that the caller need not wait."""
+    return isinstance(error, (TimeoutError, ConnectionRefusedError)) or is_starting_or_stopping(error)

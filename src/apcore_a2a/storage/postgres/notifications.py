@@ -10,7 +10,6 @@ from typing import Final
 
 from apcore_a2a.storage.contract import WakeUp
 from apcore_a2a.storage.postgres.connection import (
-    FAILURES,
     Address,
     Connection,
     ServerCondition,
@@ -102,7 +101,7 @@ class Notifications:
                     await self._to_send.wait()
                     self._to_send.clear()
                     await self._send(connection)
-            except FAILURES as error:
+            except Exception as error:  # without this task, the replica would receive no notification any more
                 self._condition.failed(error)
                 await asyncio.sleep(RECONNECT_PAUSE)
 

@@ -1,7 +1,8 @@
 """The PostgreSQL store: passes each write to the writer, and each read to a connection of a small pool.
 
 The docstring of the package explains the design: `schema` has the tables, `statements` and `writer` the writes, `reads`
-the reads, `replicas` and `notifications` the cooperation of replicas, `connection` the connections and their errors.
+the reads, `replicas` and `notifications` the cooperation of replicas, `connection` the connections, `failures` their
+errors.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ from apcore_a2a.storage.contract import (
     Webhook,
 )
 from apcore_a2a.storage.postgres import reads
-from apcore_a2a.storage.postgres.connection import FAILURES, Connection, Database, opening_error, parse_address
+from apcore_a2a.storage.postgres.connection import Connection, Database, opening_error, parse_address
 from apcore_a2a.storage.postgres.parts import OpenStore, PostgresParts, open_parts
 from apcore_a2a.storage.postgres.replicas import PostgresReplicas
 from apcore_a2a.storage.postgres.schema import check_name
@@ -107,7 +108,7 @@ class PostgresStore:
             self._opened = await open_parts(self.address, self.retention)
             await self.replicas.lease.join()
             await self._opened.writer.open()
-        except (*FAILURES, ValueError, StoreUnavailableError) as error:
+        except Exception as error:  # no list of the exceptions of a driver is complete
             await self.close()
             raise opening_error(error, self.address) from error
 

@@ -1,7 +1,7 @@
 """The writer of a replica: one connection, on which one statement after the other writes all queued writes.
 
-Invariant: a write is acknowledged after its commit. A rejected write fails alone. If the connection breaks, no write
-fails unless reconnecting takes longer than RECONNECT_TIMEOUT.
+Invariant: a write is acknowledged after its commit. A rejected write fails alone. If the connection breaks, or the
+server cannot execute writes for a time, no write fails unless that takes longer than RETRY_TIMEOUT.
 """
 
 import asyncio
@@ -15,15 +15,13 @@ import asyncpg
 
 from apcore_a2a.errors import OverloadedError, StaleWriteError, StoreUnavailableError
 from apcore_a2a.storage.postgres.connection import (
-    FAILURES,
     Address,
     Connection,
     ServerCondition,
     close_quietly,
     connect,
-    is_connection_lost,
-    is_starting_or_stopping,
 )
+from apcore_a2a.storage.postgres.failures import DatabaseFailure, classify, is_starting_or_stopping
 from apcore_a2a.storage.postgres.statements import (
     FIND_KEY,
     FIND_WRITTEN,
@@ -41,9 +39,9 @@ logger = logging.getLogger(__name__)
 MAX_BATCH: Final = 512  # writes in one statement, because the first waits for the last
 MAX_BATCH_BYTES: Final = 8 * 1024 * 1024
 MAX_WAITING: Final = 20_000  # writes in the queue: with more, the database does not keep up
-RECONNECT_TIMEOUT: Final = 20.0  # seconds for which writes wait for a new connection: longer than a lease
-RECONNECT_TIMEOUT_WHILE_DOWN: Final = 120.0  # the same while the server starts up, which takes long after a crash
-RECONNECT_TIMEOUT_FOR_NEW: Final = 5.0  # the same for new tasks, whose senders can retry
+RETRY_TIMEOUT: Final = 20.0  # seconds for which writes that the server cannot execute are repeated: more than a lease
+RETRY_TIMEOUT_WHILE_DOWN: Final = 120.0  # the same while the server starts up, which takes long after a crash
+RETRY_TIMEOUT_FOR_NEW: Final = 5.0  # the same for new tasks, whose senders can retry
 PAUSES: Final = (0.0, 0.05, 0.2, 0.5, 1.0)  # seconds between attempts to connect; the last one repeats
 SWEEP_INTERVAL: Final = 10.0  # seconds between removals of expired tasks
 MAX_SWEPT: Final = 100  # expired tasks removed at once, with all their events, because writes wait meanwhile
@@ -110,7 +108,7 @@ class PostgresWriter:
         self._closed = True
         self._arrived.set()
         if self._work is not None:
-            await asyncio.wait({self._work}, timeout=RECONNECT_TIMEOUT + 5)
+            await asyncio.wait({self._work}, timeout=RETRY_TIMEOUT + 5)
             self._work.cancel()
         await close_quietly(self._connection)
 
@@ -186,7 +184,7 @@ class PostgresWriter:
                     raise
 
     async def _commit(self, batch: list[Write]) -> None:
-        """Write a batch, and answer each of its writes. If the connection breaks, write it again on a new one."""
+        """Write a batch, and answer each of its writes. Write it again while the server cannot execute it."""
         begun = time.monotonic()
         attempt = 0
         while True:
@@ -196,18 +194,20 @@ class PostgresWriter:
                 rows = await connection.fetch(WRITE, *parameters)
                 await self._answer(connection, batch, rows, is_repeated=attempt > 0)
                 return
-            except FAILURES as error:
+            except Exception as error:  # no list of the exceptions of a driver is complete
                 unavailable = self._condition.failed(error)
                 self._last_written.clear()
-                if not is_connection_lost(error):
+                failure = classify(error)
+                if failure in (DatabaseFailure.REFUSED, DatabaseFailure.BUG):
                     await self._commit_each(batch, error)
                     return
-                self._drop_connection()
+                if failure is DatabaseFailure.LOST:
+                    self._drop_connection()
                 waited = time.monotonic() - begun
-                timeout = RECONNECT_TIMEOUT_WHILE_DOWN if is_starting_or_stopping(error) else RECONNECT_TIMEOUT
+                timeout = RETRY_TIMEOUT_WHILE_DOWN if is_starting_or_stopping(error) else RETRY_TIMEOUT
                 if waited > timeout:
                     raise unavailable from error
-                if waited > RECONNECT_TIMEOUT_FOR_NEW:
+                if waited > RETRY_TIMEOUT_FOR_NEW:
                     batch = _reject_new(batch)
                     self._queue = deque(_reject_new(self._queue))
                     if not batch:
@@ -310,9 +310,9 @@ class PostgresWriter:
         except asyncpg.QueryCanceledError:  # the removal took too long
             self._sweep_limit = max(self._sweep_limit // 2, 1)
             self._sweep_soon(clock)
-        except FAILURES as error:
+        except Exception as error:  # no list of the exceptions of a driver is complete
             self._condition.failed(error)
-            if is_connection_lost(error):
+            if classify(error) is DatabaseFailure.LOST:
                 self._drop_connection()
 
     def _sweep_soon(self, clock: float) -> None:
@@ -326,7 +326,7 @@ class PostgresWriter:
             if write.is_new:
                 try:
                     await self._make_room(write, maximum, admitted)
-                except FAILURES as error:
+                except Exception as error:
                     _reject(write, self._condition.failed(error))
                     self._drop_connection()
                     continue

@@ -19,7 +19,7 @@ DRIBBLE: Final = "tests/hostile/test_connections.py"
 REFUSALS: Final = "tests/http/test_refusals.py"
 FLOOD: Final = "tests/hostile/test_http_limits.py"
 TRAFFIC: Final = "tests/http/test_traffic.py"
-
+DRAIN: Final = "tests/hostile/test_http_drain.py"
 
 HANDSHAKES: Final = "tests/hostile/test_handshakes.py"
 AMBIGUOUS: Final = "test_an_ambiguous_request_is_rejected"
@@ -64,6 +64,27 @@ MUTANTS: Final = (
         '        self.transport.write(_last_answer(b"400 Bad Request", headers, msg.encode()))\n',
         "",
         SMUGGLING,
+    ),
+    Mutant(
+        "half a request does not delay the shutdown",
+        GUARD,
+        "        if is_receiving and not self.pipeline:\n",
+        "        if False:\n",
+        DRAIN,
+    ),
+    Mutant(
+        "half a pipelined request does not delay the shutdown",
+        GUARD,
+        "        if self._guard_is_stopping:\n",
+        "        if False:\n",
+        DRAIN,
+    ),
+    Mutant(
+        "an unread response does not delay the shutdown",
+        GUARD,
+        "        self._guard_unread_timeout = self.timeouts.unread_at_shutdown\n",
+        "",
+        DRAIN,
     ),
     Mutant(
         "rejections do not flood the log",

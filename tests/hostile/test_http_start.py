@@ -25,6 +25,7 @@ serve(echo, host="127.0.0.1", port=int(sys.argv[1]), store=sys.argv[2])
 """
 AS_FUNCTION = ["-c", SERVE]
 AS_COMMAND = ["-m", "apcore_a2a", "serve", "--host", "127.0.0.1", "--extensions-dir", str(EXTENSIONS)]
+PLAIN_ASYNCIO = "import sys; sys.modules['uvloop'] = None\n"  # as if uvloop were not installed
 BOTH = pytest.mark.parametrize("as_command", [False, True], ids=["function", "command"])
 
 
@@ -113,6 +114,40 @@ async def test_a_failing_startup_hook_is_logged_with_its_traceback() -> None:
     assert "running on" not in process.said
 
 
+TAKEN_BEFORE_LISTEN = """
+import socket, sys
+from apcore_a2a import serve
+
+async def echo(text: str) -> str:
+    return text
+
+def take_port() -> None:
+    # Another process could do the same: two sockets may be bound to a port until one of them listens.
+    global other
+    other = socket.socket()
+    other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    other.bind(("127.0.0.1", int(sys.argv[1])))
+    other.listen()
+
+serve(
+    echo, host="127.0.0.1", port=int(sys.argv[1]), on_startup=[take_port],
+    on_shutdown=[lambda: print("closed", file=sys.stderr, flush=True)],
+)
+"""
+
+
+@pytest.mark.parametrize("before", ["", PLAIN_ASYNCIO], ids=["uvloop", "asyncio"])
+async def test_a_port_that_is_taken_during_the_start_is_an_error_with_a_remedy(before: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    async with running("-c", before + TAKEN_BEFORE_LISTEN, str(port)) as process:
+        assert await process.ends() == 2
+    said = reason(process)
+    assert f"127.0.0.1:{port}" in said
+    assert "--port" in said
+    assert "closed" in process.said  # the application, with its store
+
+
 EXITING = """
 import asyncio, sys
 from apcore_a2a import serve
@@ -128,7 +163,6 @@ async def echo(text: str) -> str:
 
 serve(echo, host="127.0.0.1", port=0)
 """
-PLAIN_ASYNCIO = "import sys; sys.modules['uvloop'] = None\n"  # as if uvloop were not installed
 
 
 @requirement("NFR-REL-001")

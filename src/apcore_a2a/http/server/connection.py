@@ -30,6 +30,8 @@ class ConnectionTimeouts(Struct, frozen=True, kw_only=True):
     """Time to receive the headers of a request. It begins when the connection opens, or with data after a response."""
     unread: float = 60.0
     """Time without progress after which a client that does not read its response is disconnected."""
+    unread_at_shutdown: float = 5.0
+    """The same during the shutdown of the server."""
 
 
 def _last_answer(status: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bytes:
@@ -56,6 +58,7 @@ NO_ROOM: Final = {
     Room.ALL_TAKEN: _overloaded(b"The agent is at its limit of connections; try again later"),
     Room.SHARE_TAKEN: _overloaded(b"Your address is at its limit of connections; try again later"),
 }
+SHUTTING_DOWN: Final = _overloaded(b"The agent is shutting down")
 # uvicorn logs a warning for each invalid request, and two for each that asks for a WebSocket, so any client could fill
 # the disk. Its errors are still logged. This is a filter and not a level, because uvicorn resets levels.
 _UVICORN: Final = logging.getLogger("uvicorn.error.connections")
@@ -78,6 +81,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._guard_check_timer: asyncio.TimerHandle | None = None
         self._guard_idle_checks = 0
         self._guard_bytes = 0
+        self._guard_unread_timeout = self.timeouts.unread
+        self._guard_is_stopping = False
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(CoalescingTransport(transport))  # type: ignore[arg-type]  # it delegates all other attributes
@@ -133,6 +138,29 @@ class GuardedProtocol(HttpToolsProtocol):
         self._guard_traffic.connection_closed(self._guard_address)
         super().connection_lost(exc)
 
+    # ---- shutdown -------------------------------------------------------------------------------------------------
+
+    def shutdown(self) -> None:
+        """Let a complete request finish, and reject one whose body is incomplete: its client decides when it ends."""
+        self._guard_is_stopping = True
+        self._guard_unread_timeout = self.timeouts.unread_at_shutdown
+        cycle: Any = self.cycle  # Any: None before the first request
+        is_receiving = cycle is not None and cycle.more_body and not cycle.response_started
+        if is_receiving and not self.pipeline:
+            self.transport.write(SHUTTING_DOWN)
+            self.transport.close()
+        else:
+            super().shutdown()
+        if self.unread():
+            self._guard_watch_reader()
+
+    def on_response_complete(self) -> None:
+        if self._guard_is_stopping:
+            self.transport.close()  # requests behind this one, whose body may be incomplete, are not answered
+        super().on_response_complete()
+        if self.transport.is_closing() and self.unread():
+            self._guard_watch_reader()
+
     # ---- unread responses -----------------------------------------------------------------------------------------
 
     def pause_writing(self) -> None:
@@ -162,7 +190,7 @@ class GuardedProtocol(HttpToolsProtocol):
         """Check the client's progress from now on, until it has read everything."""
         self._guard_stop_watching()
         self._guard_idle_checks = 0
-        self._guard_check_timer = self.loop.call_later(self.timeouts.unread / CHECKS, self._guard_check)
+        self._guard_check_timer = self.loop.call_later(self._guard_unread_timeout / CHECKS, self._guard_check)
         self._guard_traffic.reader_waits(self)
 
     def _guard_check(self) -> None:
@@ -176,7 +204,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._guard_idle_checks >= CHECKS:
             self.disconnect()
         else:
-            self._guard_check_timer = self.loop.call_later(self.timeouts.unread / CHECKS, self._guard_check)
+            self._guard_check_timer = self.loop.call_later(self._guard_unread_timeout / CHECKS, self._guard_check)
 
     def _guard_stop_watching(self) -> None:
         if self._guard_check_timer is not None:

@@ -112,6 +112,11 @@ class Server(uvicorn.Server):
             raise NotStarted(_why_not_bound(error, self.config.host, port)) from error
         if self.lifespan.should_exit:
             raise NotStarted(self._why_not_open())
+        if not all(map(_is_listening, sockets)):  # the same, but uvloop does not report the error of listen()
+            for server in self.servers:
+                server.close()
+            await self.lifespan.shutdown()
+            raise NotStarted(_why_not_bound(OSError(errno.EADDRINUSE, ""), self.config.host, port))
         gc.collect()
         gc.freeze()  # the present objects stay, so no collection scans them again (45,000 objects, 30 ms)
         if ":" in host:
@@ -227,6 +232,12 @@ def _bind_one(family: int, kind: int, protocol: int, address: Any) -> socket.soc
         opened.close()
         raise
     return opened
+
+
+def _is_listening(opened: socket.socket) -> bool:
+    if opened.fileno() < 0:  # uvloop has closed it
+        return False
+    return bool(opened.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
 
 
 def _why_not_bound(error: OSError, host: str | None, port: int) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from apcore_a2a.agent import Agent as Agent
     from apcore_a2a.agent import Call as Call
+    from apcore_a2a.agent import Remember as Remember
     from apcore_a2a.agents.as_agent import as_agent as as_agent
     from apcore_a2a.agents.executors import AgentExecutor as AgentExecutor
     from apcore_a2a.agents.functions.agent import ask as ask
@@ -83,6 +84,7 @@ _EXPORTS: Final = {
     "OverloadedError": "apcore_a2a.errors",
     "ParseError": "apcore_a2a.errors",
     "PushNotificationNotSupportedError": "apcore_a2a.errors",
+    "Remember": "apcore_a2a.agent",
     "RemoteAgent": "apcore_a2a.remote.mount",
     "SQLiteStore": "apcore_a2a.storage.sqlite.store",
     "Settings": "apcore_a2a.settings",
@@ -130,6 +132,7 @@ __all__ = [  # noqa: RUF022  # in the order of sorted(), where ruff would put TL
     "OverloadedError",
     "ParseError",
     "PushNotificationNotSupportedError",
+    "Remember",
     "RemoteAgent",
     "SQLiteStore",
     "Settings",

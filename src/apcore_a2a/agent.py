@@ -4,8 +4,8 @@ Invariant: the engine does not know what kind of agent it runs. An agent knows n
 """
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
-from typing import Any, Final, Protocol, runtime_checkable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -123,6 +123,10 @@ class Call(Struct, kw_only=True):
     """The skill that answers, once the agent has chosen one. For logs."""
     memo: Any = None
     """The value that this agent last kept with `Remember`: JSON, private, stored with the task."""
+    attempt: int = 1
+    """The number of this run of the message: 2 or more if a process ended that had begun it."""
+    read_conversation: Callable[[], Awaitable[Any]] | None = None
+    """The implementation of `recall`, while the agent runs."""
     prepared: Any = None
     """A value that `Agent.admit` computed for `Agent.run`. None if another process admitted the message."""
     controls: Controls | None = None
@@ -157,6 +161,23 @@ class Call(Struct, kw_only=True):
             ...     return [file.filename for file in call.files]
         """
         return self.message.files
+
+    async def recall(self) -> Any:
+        """Return what the agent last kept of this conversation with `Remember(memo, scope="conversation")`, or None.
+
+        Several tasks of one conversation may run at once. From this call to the end of its run, a task has the memory
+        for itself: a later one waits here until the run ends, or its own time is over. Tasks at other replicas do not
+        wait. The one that writes first keeps its memory.
+
+        Example:
+            >>> async def count(call: Call):
+            ...     number = (await call.recall() or 0) + 1
+            ...     yield Remember(number, scope="conversation")
+            ...     yield f"This is message {number} of our conversation"
+        """
+        if self.read_conversation is None:
+            return None
+        return await self.read_conversation()
 
     def progress(self, done: float | None = None, text: str = "") -> None:
         """Report the progress of the task to the client, from any thread, as often as you like.
@@ -198,9 +219,19 @@ class Call(Struct, kw_only=True):
 
 
 class Remember(Struct, frozen=True):
-    """Yielded by an agent to keep `memo` with its task. It is stored with the next event, and no client sees it."""
+    """Yielded by an agent to keep `memo`, which is JSON. It is stored with the next event, and no client sees it.
+
+    A memo of the task is in `Call.memo` when the task continues. A memo of the conversation is what `Call.recall`
+    returns in later tasks of the same caller and context. It is removed with the last task of the context. A memo that
+    repeats the beginning of the previous one costs only what is new.
+
+    Example:
+        >>> Remember({"city": "Rome"}, scope="conversation").scope
+        'conversation'
+    """
 
     memo: Any
+    scope: Literal["task", "conversation"] = "task"
 
 
 AgentEvent = StatusUpdate | ArtifactUpdate | Message | Task | Remember

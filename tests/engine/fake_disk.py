@@ -14,7 +14,7 @@ from apcore_a2a.errors import A2AError, StaleWriteError, StoreUnavailableError
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import Document, Task, TaskState, encode
-from apcore_a2a.storage.contract import Change, Page, Query, Record
+from apcore_a2a.storage.contract import NO_MEMORY, Change, ConversationMemory, ConversationWrite, Page, Query, Record
 
 RUNNING = (TaskState.SUBMITTED, TaskState.WORKING)
 
@@ -56,6 +56,7 @@ class FakeDisk:
     def __init__(self, rows: dict[str, Row] | None = None) -> None:
         self.rows: dict[str, Row] = {} if rows is None else rows
         self.fault: Callable[[int], str] = lambda n: ""  # "before": not written; "after": written, but not told
+        self.memories: dict[tuple[str, str], ConversationMemory] = {}
         self.held = False
         self.writes = 0
         self.is_open = False
@@ -65,7 +66,9 @@ class FakeDisk:
         """The same disk as the next process finds it; this one can write to it no more."""
         rows, self.rows = self.rows, {}
         self.let_go()
-        return FakeDisk(rows)
+        disk = FakeDisk(rows)
+        disk.memories = self.memories
+        return disk
 
     async def open(self) -> None:
         self.is_open = True
@@ -125,6 +128,7 @@ class FakeDisk:
 
     async def create(self, change: Change, *, key: str = "") -> str | None:
         events, task_id, state = list(change.events), change.task.id, change.task.status.state
+        piece, context_id = change.conversation, change.task.context_id
 
         def apply() -> str | None:
             for other, row in self.rows.items():
@@ -135,6 +139,7 @@ class FakeDisk:
             self.rows[task_id] = Row(
                 len(self.rows), change.owner, key, state, events, change.epoch, change.memo, change.run
             )
+            self._remember(change.owner, context_id, piece)
             return None
 
         return await self._submit(apply)
@@ -147,6 +152,7 @@ class FakeDisk:
 
     def append(self, change: Change) -> "asyncio.Future[None]":
         events, task_id, expected = tuple(change.events), change.task.id, change.expected
+        piece, context_id = change.conversation, change.task.context_id
         epoch, memo, run, owner, state = change.epoch, change.memo, change.run, change.owner, change.task.status.state
 
         def apply() -> None:
@@ -156,9 +162,15 @@ class FakeDisk:
             if epoch < row.epoch or row.state in TERMINAL:
                 raise StaleWriteError
             row.events += events
+            self._remember(owner, context_id, piece)
             row.epoch, row.memo, row.run, row.state = epoch, memo, run, state
 
         return self._submit(apply)  # type: ignore[return-value]  # of an append the result is None
+
+    def _remember(self, owner: str, context_id: str, piece: ConversationWrite | None) -> None:
+        if piece is not None:
+            before = self.memories.get((owner, context_id), NO_MEMORY)
+            self.memories[owner, context_id] = before.after(piece) or before
 
     # ---- reads ------------------------------------------------------------------------------------------------------
 
@@ -169,6 +181,9 @@ class FakeDisk:
     async def events(self, task_id: str, owner: str, after: int, limit: int = 1_000_000) -> Sequence[bytes] | None:
         row = self.rows.get(task_id)
         return None if row is None or row.owner != owner else row.events[max(after, 0) :][:limit]
+
+    async def conversation(self, owner: str, context_id: str) -> ConversationMemory:
+        return self.memories.get((owner, context_id), NO_MEMORY)
 
     async def page(self, query: Query) -> Page:
         rows = sorted(self.rows.values(), key=lambda row: -row.number)

@@ -43,6 +43,7 @@ TOO_MANY_VALUES: Final = (
     f"The agent's output has more than {MAX_VALUES} JSON values at once; it should come in pieces, or as a file"
 )
 NOT_VALID: Final = "The agent's output is not valid A2A"
+SCOPES: Final = ("task", "conversation")  # of a memo
 MEMO_NOT_VALID: Final = "The agent's memo has no JSON form"
 UNANSWERED: Final = "The task ended before it was the turn of the messages that waited"
 UNANSWERED_KEY: Final = "unansweredMessages"
@@ -80,7 +81,9 @@ def _complete_event(event: AgentEvent, task: Task) -> CheckedEvent:
                 return bare_status(event.status.state, task)
             event = complete_status(event, task)
         case Remember():
-            return Remember(_encode_memo(event.memo)), b""
+            if event.scope not in SCOPES:
+                raise InvalidAgentResponseError(f"The agent's memo has an unknown scope: {event.scope!r:.40}")
+            return Remember(_encode_memo(event.memo), event.scope), b""
         case Task():
             status = complete_status(StatusUpdate(status=event.status), task).status
             event = replace(event, status=status, history=[address_message(said, task) for said in event.history])

@@ -1,23 +1,29 @@
-"""Conversation history: the earlier messages of a context and the referenced tasks, for the agent's `Call`.
+"""Conversations: the earlier messages of a context and the referenced tasks, and what the agent remembers of it.
 
-A conversation has no record of its own. It is derived from the tasks of one context: the user's messages are in their
-histories, the agent's messages in their histories, statuses and artifacts.
+The messages of a conversation have no record of their own. They are derived from the tasks of one context: the user's
+messages are in their histories, the agent's messages in their histories, statuses and artifacts. The memory of an agent
+(`RunMemory`) is stored once for each owner and context.
 
 Invariant: an agent receives only data of the caller, bounded in messages and in bytes. Long messages are truncated, and
 the oldest messages are dropped first.
 """
 
 import asyncio
+import logging
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
+from msgspec import json
 from msgspec.structs import replace
 
 from apcore_a2a.agent import Call
 from apcore_a2a.engine.context import CallContext
+from apcore_a2a.engine.waiting import Turn
 from apcore_a2a.protocol.lifecycle import is_progress
 from apcore_a2a.protocol.model import Artifact, Message, Part, Role, Task, encode
-from apcore_a2a.storage.contract import Query, Record, Store
+from apcore_a2a.storage.contract import ConversationMemory, ConversationWrite, Query, Record, Store
+
+logger = logging.getLogger(__name__)
 
 MAX_REFERENCES: Final = 10
 MAX_BYTES: Final = 1024 * 1024  # of a conversation, as JSON
@@ -134,3 +140,105 @@ def _truncate(message: Message) -> Message:
     if not kept:
         kept.append(Part(text=""))  # a message needs at least one part
     return replace(message, parts=tuple(kept), metadata={TRUNCATED: True})
+
+
+# ---- memory ---------------------------------------------------------------------------------------------------------
+# What an agent remembers of a conversation (`Remember(scope="conversation")`).
+#
+# Invariant: of the runs of one context in this process, one at a time has the memory. A piece of a run at another
+# replica, based on the same memory, is void if it is stored second (docs/decisions/0157).
+
+MAX_PIECES: Final = 32  # a longer list of pieces is replaced by one, so that reading it stays cheap
+
+ConversationTurns = dict[tuple[str, str], Turn]
+"""The turns of the contexts whose memory is in use, by owner and context."""
+
+
+class RunMemory:
+    """The memory of a conversation for one run: read once, written in pieces, released when the run ends."""
+
+    def __init__(self, store: Store, turns: ConversationTurns, owner: str, context_id: str) -> None:
+        self._store = store
+        self._turns = turns
+        self._key = (owner, context_id)
+        self._turn: Turn | None = None  # while this run has the memory
+        self._reading = asyncio.Lock()  # the agent may call `recall` from several of its asyncio tasks
+        self._base: ConversationMemory | None = None  # as it is stored, if this run has read it
+        self._latest: bytes | None = None  # what the agent remembered last in this run
+        self._is_written = True  # whether `_latest` has been passed to the store
+        self._is_over = False  # the run has ended; its agent may go on if it was abandoned
+
+    async def recall(self) -> Any:  # Any: the agent's memo
+        async with self._reading:
+            if self._turn is None:
+                turn = self._turns.setdefault(self._key, Turn())
+                await turn.take()
+                if self._is_over:
+                    self._give(turn)
+                    return None
+                self._turn = turn
+            if self._base is None:
+                self._base = await self._store.conversation(*self._key)
+        body = self._base.body if self._latest is None else self._latest
+        if not body:
+            return None
+        try:
+            return json.decode(body)
+        except ValueError:
+            logger.error("memory of a conversation is damaged: it begins again", extra={"context_id": self._key[1]})
+            return None
+
+    def remember(self, body: bytes) -> None:
+        self._latest = body
+        self._is_written = False
+
+    def next_write(self) -> ConversationWrite | None:
+        """Return what the next write stores, or None if there is nothing new."""
+        if self._is_written or self._latest is None:
+            return None
+        self._is_written = True
+        base = self._base
+        if base is None:  # not read, or it is unknown what is stored
+            return ConversationWrite(base=None, keep=0, tail=self._latest)
+        if base.body == self._latest:
+            return None
+        keep = common_length(base.body, self._latest)
+        pieces = base.pieces + 1
+        if pieces > MAX_PIECES or keep < len(self._latest) // 2:
+            keep = 0
+            pieces = 1
+        self._base = ConversationMemory(base.number + 1, self._latest, pieces)
+        return ConversationWrite(base=base.number, keep=keep, tail=self._latest[keep:])
+
+    def write_again(self) -> None:
+        """Store the memory as a whole with the next write, because it is unknown whether the last one was stored."""
+        self._base = None
+        self._is_written = False
+
+    def release(self) -> None:
+        """Give the memory to the next run of the context. This run of the task has ended."""
+        self._is_over = True
+        turn = self._turn
+        self._turn = None
+        if turn is not None:
+            self._give(turn)
+
+    def _give(self, turn: Turn) -> None:
+        turn.give()
+        if not turn.is_taken:
+            del self._turns[self._key]
+
+
+def common_length(old: bytes, new: bytes) -> int:
+    """Return the number of bytes with which both begin, by bisection: one comparison per byte would take long."""
+    one = memoryview(old)
+    two = memoryview(new)
+    low = 0
+    high = min(len(old), len(new))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == two[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

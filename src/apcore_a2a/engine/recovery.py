@@ -101,6 +101,7 @@ class Recovery:
         call.history = tuple(said for said in call.history if said.message_id not in of_this_run)
         call.resumed = stored.resumed
         call.memo = stored.memo
+        call.attempt = stored.attempt + 1
         return call
 
     def _rerun(self, live: LiveTask, stored: StoredRun, call: Call) -> None:

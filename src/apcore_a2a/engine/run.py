@@ -305,6 +305,7 @@ class Run:
         live = self.live
         self.start_version = live.version
         live.rested = False
+        self.call.read_conversation = live.recall
         if self.call.resumed or self.call.task is live.task:
             self.call.task = copy(live.task)
         else:
@@ -363,7 +364,7 @@ class Run:
         checked, _ = checked_event
         if isinstance(checked, Remember):
             self._count_memo(checked_event)
-            self.live.memo = checked.memo
+            self.live.remember(checked)
             return False
         if isinstance(checked, Message):
             self.reply = address_reply(checked, self.live.task)
@@ -566,6 +567,7 @@ class Run:
 
     def _close(self) -> None:
         self.phase = OVER
+        self.call.read_conversation = None  # an abandoned agent must not take the memory from later runs
         if self.started is not None:
             task = self.live.task
             self._observer.run_ended(task.id, task.status.state, time.monotonic() - self.started)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -26,6 +26,7 @@ from apcore_a2a.engine.agent_output import (
     with_unanswered,
 )
 from apcore_a2a.engine.context import DEFAULTS, EngineOptions, Observer
+from apcore_a2a.engine.conversation import ConversationTurns, RunMemory
 from apcore_a2a.engine.event_log import EventLog, Folded, LogEntry, Snapshot, StoredEvents, fold_records, snapshot_entry
 from apcore_a2a.engine.stored_run import ANY_RUNNER, NO_RUNNER, QueuedMessage, StoredRun, encode_stored_run
 from apcore_a2a.engine.waiting import Place, Turn
@@ -61,6 +62,7 @@ class TaskRegistry:
         self.store = store
         self.observer = observer
         self.options = options
+        self.conversation_turns: ConversationTurns = {}
 
 
 class LiveTask:
@@ -104,6 +106,8 @@ class LiveTask:
         self._store = registry.store
         self._observer = registry.observer
         self._registry = registry.tasks
+        self._turns = registry.conversation_turns
+        self._memory: RunMemory | None = None  # of the conversation, if the agent uses it
         self._holders = 0
         self._cancels = 0  # the number of cancels in progress
         self._unwatched_timer: asyncio.TimerHandle | None = None
@@ -176,6 +180,9 @@ class LiveTask:
 
     def end_run(self) -> None:
         """Pass the turn on to the next message, and release the task."""
+        if self._memory is not None:
+            self._memory.release()
+            self._memory = None
         self.turn.give()
         self.release()
 
@@ -329,6 +336,24 @@ class LiveTask:
             self._snapshot_entry = None
             self.log.append(entries, sum(map(len, records)))
 
+    # ---- what the agent remembers ---------------------------------------------------------------------------------
+
+    def remember(self, checked: Remember) -> None:
+        """Store a memo, which `check_event` has encoded, with the next write."""
+        if checked.scope == "task":
+            self.memo = checked.memo
+        else:
+            self._conversation_memory().remember(checked.memo)
+
+    async def recall(self) -> Any:  # Any: the agent's memo
+        """Return the agent's memory of the conversation. It waits for other runs of this context that have it."""
+        return await self._conversation_memory().recall()
+
+    def _conversation_memory(self) -> RunMemory:
+        if self._memory is None:  # made here, because few agents have one
+            self._memory = RunMemory(self._store, self._turns, self.owner, self.task.context_id)
+        return self._memory
+
     # ---- fold, save, publish --------------------------------------------------------------------------------------
 
     async def write(self, event: AgentEvent) -> None:
@@ -370,7 +395,7 @@ class LiveTask:
         """
         task = self.task
         if isinstance(event, Remember):
-            self.memo = event.memo
+            self.remember(event)
             return
         if not isinstance(event, ArtifactUpdate):
             state = task.status.state
@@ -435,6 +460,9 @@ class LiveTask:
             # The task waits for its user and will change again, so its document has no reference to it.
             document = Document(encode(task))
         self._document = document
+        piece = None
+        if self._memory is not None:
+            piece = self._memory.next_write()
         return Change(
             task=task,
             owner=self.owner,
@@ -444,6 +472,7 @@ class LiveTask:
             document=document,
             memo=self.memo,
             run=self._run_to_store(),
+            conversation=piece,
         )
 
     def _saved(self, entries: list[LogEntry], change: Change, done: "asyncio.Future[None]") -> None:
@@ -501,6 +530,8 @@ class LiveTask:
         self._document = None
         self.save_error = None
         self._out_of_step = False
+        if self._memory is not None:
+            self._memory.write_again()
         if record.version != self.log.version:
             self.log.restart(record.version)
         if self.state in TERMINAL:

@@ -1,6 +1,7 @@
 """The interface between the engine and its stores, and `TaskStore`, a smaller interface for stores that users write.
 
-A conversation is not stored separately: it consists of the histories of all tasks in one context (`Query.context_id`).
+The messages of a conversation are not stored separately: they are the histories of all tasks in one context
+(`Query.context_id`). What the agent remembers of the conversation is stored once for each owner and context.
 
 Invariant, for every store: a write is atomic. A write with a stale version or epoch changes nothing. Reading a task by
 its id requires the name of its owner, or ALL_OWNERS for administrators. A task that has not ended is never evicted. The
@@ -14,6 +15,49 @@ from typing import Final, Literal, NamedTuple, Protocol, runtime_checkable
 from msgspec import Struct
 
 from apcore_a2a.protocol.model import Document, PushConfig, Task, TaskState
+
+
+class ConversationMemory(Struct, frozen=True, gc=False):
+    """The agent's memory of one context of an owner, as JSON. It is stored in pieces: a write costs what is new.
+
+    A piece says how many bytes of the memory before it remain, and what follows them.
+    """
+
+    number: int = 0
+    """The number of the last piece. 0 if there is no memory."""
+    body: bytes = b""
+    pieces: int = 0
+    """The number of stored pieces. The writer replaces them by a single one before they become many."""
+
+    def after(self, write: "ConversationWrite") -> "ConversationMemory | None":
+        """Return the memory after a write, or None if the write is based on an older memory."""
+        if write.base not in (None, self.number):
+            return None
+        return ConversationMemory(self.number + 1, self.body[: write.keep] + write.tail, 1)
+
+
+NO_MEMORY: Final = ConversationMemory()
+
+
+class ConversationWrite(Struct, frozen=True, kw_only=True, gc=False):
+    """A new piece of a conversation's memory. It replaces all pieces before it if `keep` is 0."""
+
+    base: int | None
+    """The number of the piece that the writer has read last. Another piece since then makes the write void, and the
+    events are stored without it. None replaces any memory."""
+    keep: int
+    tail: bytes
+
+
+def join_pieces(pieces: Sequence[tuple[int, int, bytes]]) -> ConversationMemory:
+    """Return the memory that stored pieces (number, keep, tail) form, given in order."""
+    if not pieces:
+        return NO_MEMORY
+    body = bytearray()
+    for _, keep, tail in pieces:
+        del body[keep:]
+        body += tail
+    return ConversationMemory(pieces[-1][0], bytes(body), len(pieces))
 
 
 class Change(Struct, kw_only=True, gc=False):
@@ -40,6 +84,8 @@ class Change(Struct, kw_only=True, gc=False):
     """Whether any replica that shares the store may continue the task after this write."""
     webhook: "Webhook | None" = None
     """The webhook of a new task, if the store has webhooks. It is stored with the task and receives all its events."""
+    conversation: ConversationWrite | None = None
+    """A new piece of the agent's memory of the task's context."""
 
     @property
     def expected(self) -> int:
@@ -220,6 +266,9 @@ class Store(Protocol):
 
     async def remove(self, task_id: str, owner: str) -> bool: ...
 
+    async def conversation(self, owner: str, context_id: str) -> ConversationMemory:
+        """Return the agent's memory of a context. It is removed together with the last task of this owner in it."""
+
 
 @runtime_checkable
 class WebhookStore(Protocol):
@@ -284,7 +333,10 @@ def webhooks_of(store: object) -> WebhookStore:
 
 
 class Usage(Struct, frozen=True):
-    """The amount of stored data: the number of tasks, and their size as JSON, including the memos of their agents."""
+    """The amount of stored data: the number of tasks, and their size as JSON, including the memos of their agents.
+
+    The memory of a conversation counts, too.
+    """
 
     tasks: int
     bytes: int

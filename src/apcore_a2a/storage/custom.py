@@ -22,9 +22,12 @@ from apcore_a2a.protocol.model import Document, PushConfig, Task, TaskState, enc
 from apcore_a2a.storage.contract import (
     ALL_EVENTS,
     ALL_OWNERS,
+    NO_MEMORY,
     Backlog,
     Change,
     Claim,
+    ConversationMemory,
+    ConversationWrite,
     DeliveryReport,
     Page,
     Query,
@@ -61,6 +64,9 @@ class Bookkeeping(Struct, frozen=True, kw_only=True, omit_defaults=True):
     key: str = ""
     memo: str = ""
     run: str = ""
+    conversation: str = ""
+    """The agent's memory of the context, if this task has written it. The highest number in the context is valid."""
+    conversation_number: int = 0
 
 
 class SavedTask(Struct, frozen=True):
@@ -396,6 +402,17 @@ class TaskStoreAdapter:
     async def events(self, task_id: str, owner: str, after: int, limit: int = ALL_EVENTS) -> Sequence[bytes] | None:
         return await self.webhooks.events(task_id, owner, after, limit)
 
+    async def conversation(self, owner: str, context_id: str) -> ConversationMemory:
+        newest: Bookkeeping | None = None
+        async for saved in self._list(context_id):
+            found = saved.bookkeeping
+            if found.owner == owner and saved.task.context_id == context_id and found.conversation_number:
+                if newest is None or newest.conversation_number < found.conversation_number:
+                    newest = found
+        if newest is None:
+            return NO_MEMORY
+        return ConversationMemory(newest.conversation_number, b64decode(newest.conversation), 1)
+
     async def page(self, query: Query) -> Page:
         start = self._tokens.parse(query)
         matching = [saved async for saved in self._list(query.context_id) if saved.matches(query)]
@@ -517,6 +534,7 @@ class TaskStoreAdapter:
             for save in batch:
                 if save.follows(latest):
                     latest = self._apply(save, latest)
+                    latest = await self._add_conversation(latest, save.change.conversation)
                     applied.append(save)
                 else:
                     save.resolve(StaleWriteError())
@@ -536,6 +554,21 @@ class TaskStoreAdapter:
             save.resolve(None)
         return latest
 
+    async def _add_conversation(self, saved: SavedTask, write: ConversationWrite | None) -> SavedTask:
+        """Return the task with the memory of its conversation. The memory is stored in the task that writes it."""
+        if write is None:
+            return saved
+        before = await self.conversation(saved.bookkeeping.owner, saved.task.context_id)
+        if before.number < saved.bookkeeping.conversation_number:  # an earlier write of the same batch
+            body = b64decode(saved.bookkeeping.conversation)
+            before = ConversationMemory(saved.bookkeeping.conversation_number, body)
+        memory = before.after(write)
+        if memory is None:
+            return saved
+        body_text = b64encode(memory.body).decode()
+        kept = replace(saved.bookkeeping, conversation=body_text, conversation_number=memory.number)
+        return SavedTask(saved.task, kept)
+
     def _add_webhook_events(self, saved: _PendingSave) -> None:
         """Pass the saved events to the webhooks of the task, if it has any."""
         change = saved.change
@@ -554,9 +587,13 @@ class TaskStoreAdapter:
             self._last_created = max(time.time_ns(), self._last_created + 1)
             created = self._last_created
             key = save.key or ""
+            conversation = ""
+            conversation_number = 0
         else:
             created = latest.bookkeeping.created
             key = latest.bookkeeping.key
+            conversation = latest.bookkeeping.conversation
+            conversation_number = latest.bookkeeping.conversation_number
         bookkeeping = Bookkeeping(
             owner=change.owner,
             created=created,
@@ -566,5 +603,7 @@ class TaskStoreAdapter:
             # As text, because the user's store may write the metadata as JSON.
             memo=b64encode(change.memo).decode(),
             run=b64encode(change.run).decode(),
+            conversation=conversation,
+            conversation_number=conversation_number,
         )
         return SavedTask(save.task, bookkeeping)

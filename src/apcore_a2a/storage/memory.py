@@ -26,7 +26,10 @@ from apcore_a2a.protocol.model import Document, PushConfig, Task, encode
 from apcore_a2a.storage.contract import (
     ALL_EVENTS,
     ALL_OWNERS,
+    NO_MEMORY,
     Change,
+    ConversationMemory,
+    ConversationWrite,
     Page,
     Query,
     Record,
@@ -129,6 +132,7 @@ class InMemoryTaskStore:
         # first key, Python skips all keys that were removed, which took 93 µs per `load` in a full store of 100,000.
         self._ended: deque[StoredTask] = deque()
         self._keys: dict[tuple[str, str], str] = {}  # (owner, idempotency key) → id of the task made with it
+        self._remembering: dict[tuple[str, str], StoredTask] = {}  # (owner, context) → the task with its memory
         self._webhooks = WebhookTable(clock)
         self._webhook_bytes: dict[str, int] = {}  # by task: the bytes for its webhooks, as last counted
         self.webhooks = MemoryWebhooks(self._webhooks, find=self._find_own, recount=self._count_webhook_bytes)
@@ -179,6 +183,8 @@ class InMemoryTaskStore:
             self._keys[owner, key] = task.id
         if change.webhook is not None:
             self._webhooks.begin(task.id, owner, change.webhook)
+        if change.conversation is not None:
+            size += self._write_conversation(stored, change.conversation)
         self._write(stored, change, size)
         return None
 
@@ -208,6 +214,10 @@ class InMemoryTaskStore:
                 size += len(change.memo) - len(stored.memo)
         else:
             size = len(change.memo) + len(change.document.body)
+            if stored.conversation is not None:
+                size += len(stored.conversation.body)
+        if change.conversation is not None:
+            size += self._write_conversation(stored, change.conversation)
         self._write(stored, change, size)
 
     def _write(self, stored: StoredTask, change: Change, size: int) -> None:
@@ -222,7 +232,7 @@ class InMemoryTaskStore:
         else:
             stored.task = None
             stored.body = document.body
-            stored.extra_bytes = len(change.memo)
+            stored.extra_bytes = size - len(document.body)
         stored.version = change.version
         stored.epoch = change.epoch
         stored.memo = change.memo
@@ -244,6 +254,54 @@ class InMemoryTaskStore:
             self._make_evictable(stored, index.share)
         if held.all > self._max_bytes or held_by_owner.all > self._max_bytes_per_owner:
             self._shrink(stored, index.share)
+
+    # ---- memory of conversations -------------------------------------------------------------------------------------
+
+    async def conversation(self, owner: str, context_id: str) -> ConversationMemory:
+        stored = self._remembering.get((owner, context_id))
+        if stored is None or stored.conversation is None or self._find(stored.id) is None:
+            return NO_MEMORY
+        return stored.conversation
+
+    def _write_conversation(self, stored: StoredTask, write: ConversationWrite) -> int:
+        """Move the memory of the conversation to this task, and return by how many bytes the task grows.
+
+        The memory is stored with one task of the context, and its bytes count as bytes of that task.
+        """
+        key = stored.owner, stored.context_id
+        before = self._remembering.get(key)
+        memory = (before and before.conversation) or NO_MEMORY
+        written = memory.after(write)
+        if written is None:
+            return 0
+        stored.conversation = written
+        self._remembering[key] = stored
+        if before is stored:
+            return len(written.body) - len(memory.body)
+        if before is not None:
+            before.conversation = None
+            self._count_conversation(before, -len(memory.body))
+        return len(written.body)
+
+    def _count_conversation(self, stored: StoredTask, grown: int) -> None:
+        """Count the bytes of a memory at a task that is not being written."""
+        stored.extra_bytes += grown
+        for held in (self._held, self._indexes[stored.owner].share.held):
+            held.all += grown
+            if stored.expires < inf:
+                held.ended += grown
+
+    def _pass_on_conversation(self, removed: StoredTask, index: OwnerIndex) -> None:
+        """Keep the memory at another task of the context, or remove it with the last one."""
+        key = removed.owner, removed.context_id
+        if self._remembering.get(key) is not removed:
+            return
+        del self._remembering[key]
+        other = index.any_of(removed.context_id)
+        if other is not None and removed.conversation is not None:
+            other.conversation = removed.conversation
+            self._remembering[key] = other
+            self._count_conversation(other, len(removed.conversation.body))
 
     # ---- expiry and eviction -----------------------------------------------------------------------------------------
 
@@ -345,6 +403,8 @@ class InMemoryTaskStore:
         index = self._indexes[stored.owner]
         index.remove(stored)
         self._release(stored, index.share)
+        if stored.conversation is not None:
+            self._pass_on_conversation(stored, index)
         index.share.remove()
         if index.is_empty:
             del self._indexes[stored.owner]
@@ -468,6 +528,9 @@ class InMemoryTaskStore:
         size = 0  # for a running task the sizes of its events are counted, and this one has none
         if change.document is not None:
             size = len(change.document.body)
+        if stored.conversation is not None:
+            self._remembering[stored.owner, stored.context_id] = stored
+            size += len(stored.conversation.body)
         self._write(stored, change, size)
         self._sweep_stale()
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import Document, Task, TaskState, encode
-from apcore_a2a.storage.contract import ALL_OWNERS, Query, Record
+from apcore_a2a.storage.contract import ALL_OWNERS, ConversationMemory, Query, Record
 from apcore_a2a.storage.cursor import Cursor, PageRoom, Position, newest
 
 
@@ -41,8 +41,11 @@ class StoredTask(Struct, gc=False, eq=False):
     body: bytes = b""
     memo: bytes = b""
     run: bytes = b""
+    conversation: ConversationMemory | None = None
+    """The agent's memory of the context, at one task of it: usually the one that wrote it last."""
     extra_bytes: int = 0
-    """Bytes in addition to `body`: the memo, and a live object as JSON (its last document and the events since)."""
+    """Bytes in addition to `body`: the memo, the memory of the conversation, and a live object as JSON (its last
+    document and the events since)."""
     expires: float = inf
     """The time of expiry. Infinite while the task is not evictable."""
 
@@ -165,6 +168,13 @@ class OwnerIndex:
             del same_context[stored.id]
         else:
             del self._by_context[stored.context_id]
+
+    def any_of(self, context_id: str) -> StoredTask | None:
+        """Return a task of a context, or None."""
+        same_context = self._by_context.get(context_id)
+        if isinstance(same_context, dict):
+            return next(iter(same_context.values()))
+        return same_context
 
     # ---- listings ----------------------------------------------------------------------------------------------------
 

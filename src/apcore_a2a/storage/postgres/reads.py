@@ -14,7 +14,16 @@ import asyncpg
 
 from apcore_a2a.protocol.model import Document
 from apcore_a2a.storage import sql
-from apcore_a2a.storage.contract import ALL_OWNERS, MAX_READ_BYTES, Page, Query, Record, Usage
+from apcore_a2a.storage.contract import (
+    ALL_OWNERS,
+    MAX_READ_BYTES,
+    ConversationMemory,
+    Page,
+    Query,
+    Record,
+    Usage,
+    join_pieces,
+)
 from apcore_a2a.storage.cursor import Cursor, PageRoom, PageTokens
 from apcore_a2a.storage.postgres.connection import Connection
 from apcore_a2a.storage.postgres.statements import FIND_KEY, to_bytes, to_text
@@ -110,6 +119,13 @@ async def events(connection: Connection, task_id: str, owner: str, after: int, l
     if not rows:
         return None
     return [row["body"] for row in rows if row["body"] is not None]  # NULL: there are no further events
+
+
+async def conversation(connection: Connection, owner: str, context_id: str) -> ConversationMemory:
+    """Return the agent's memory of a context."""
+    query = "SELECT number, keep, body FROM conversation WHERE owner = $1 AND context_id = $2 ORDER BY number"
+    rows = await connection.fetch(query, to_bytes(owner), to_bytes(context_id))
+    return join_pieces([(row["number"], row["keep"], row["body"]) for row in rows])
 
 
 async def task_at(connection: Connection, task_id: str, owner: str, version: int) -> Document | None:
@@ -228,7 +244,9 @@ _COUNT: Final = """
     ), 0)::bigint AS bytes FROM task
 """
 # The owners of a quota key are adjacent in the index: the key itself, then the key, a newline and a tenant.
-_OF_QUOTA_KEY: Final = f"{_COUNT} WHERE owner = $1 OR (owner >= $1 || '\\x0a'::bytea AND owner < $1 || '\\x0b'::bytea)"
+_OF_ACCOUNT: Final = "owner = $1 OR (owner >= $1 || '\\x0a'::bytea AND owner < $1 || '\\x0b'::bytea)"
+_OF_QUOTA_KEY: Final = f"{_COUNT} WHERE {_OF_ACCOUNT}"
+_REMEMBERED: Final = "SELECT coalesce(sum(octet_length(body)), 0)::bigint FROM conversation"
 _PAGES: Final = "SELECT pg_relation_size('task') / current_setting('block_size')::bigint"
 
 
@@ -236,7 +254,8 @@ async def usage_of_quota_key(connection: Connection, quota_key: str) -> Usage:
     """Return the usage of a quota key under all its tenants."""
     row = await connection.fetchrow(_OF_QUOTA_KEY, to_bytes(quota_key))
     assert row is not None  # a count is always one row
-    return Usage(row["tasks"], row["bytes"])
+    remembered = await connection.fetchval(f"{_REMEMBERED} WHERE {_OF_ACCOUNT}", to_bytes(quota_key))
+    return Usage(row["tasks"], row["bytes"] + remembered)
 
 
 async def total_usage(connection: Connection) -> Usage:

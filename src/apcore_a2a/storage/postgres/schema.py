@@ -113,6 +113,27 @@ MIGRATIONS: Final = (
     CREATE INDEX command_replica ON command (replica);
     CREATE TABLE about (version integer NOT NULL, oldest integer NOT NULL, page_key bytea NOT NULL);
     """,
+    # The memory of a conversation in pieces (`contract.ConversationMemory`), removed with the context's last task.
+    """
+    CREATE TABLE conversation (
+        owner bytea NOT NULL,
+        context_id bytea NOT NULL,
+        number integer NOT NULL,
+        keep integer NOT NULL,
+        body bytea NOT NULL,
+        PRIMARY KEY (owner, context_id, number)
+    );
+    CREATE OR REPLACE FUNCTION forget_task() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        DELETE FROM event WHERE task = OLD.number;
+        IF OLD.webhooks > 0 THEN
+            DELETE FROM webhook WHERE task = OLD.number;
+        END IF;
+        DELETE FROM conversation WHERE owner = OLD.owner AND context_id = OLD.context_id
+            AND NOT EXISTS (SELECT 1 FROM task WHERE owner = OLD.owner AND context_id = OLD.context_id);
+        RETURN NULL;
+    END $$;
+    """,
 )
 OLDEST: Final = 1  # the oldest version whose replicas work with these tables
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")

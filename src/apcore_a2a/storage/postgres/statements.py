@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
 from apcore_a2a.protocol.model import TaskState, encode
-from apcore_a2a.storage.contract import Change, Webhook
+from apcore_a2a.storage.contract import Change, ConversationWrite, Webhook
 from apcore_a2a.storage.sql import CODES
 
 MAX_DOCUMENT: Final = 64 * 1024  # bytes of a document; larger ones are not stored: readers rebuild them from the events
@@ -78,6 +78,21 @@ WRITE: Final = """
         SELECT number, sequence, body
         FROM unnest($16::bigint[], $17::integer[], $18::bytea[]) AS logs (place, sequence, body)
         JOIN done USING (place)
+    ), remembered AS (
+        INSERT INTO conversation (owner, context_id, number, keep, body)
+        SELECT given.owner, given.context_id, last + 1, keep, body
+        FROM unnest($25::bigint[], $26::integer[], $27::integer[], $28::bytea[]) AS memory (place, base, keep, body)
+        JOIN done USING (place) JOIN given USING (place), LATERAL (
+            SELECT coalesce(max(number), 0) AS last FROM conversation
+            WHERE conversation.owner = given.owner AND conversation.context_id = given.context_id
+        ) AS stored
+        WHERE base IS NULL OR base = last
+        ON CONFLICT DO NOTHING
+        RETURNING owner, context_id, number, keep
+    ), replaced AS (
+        DELETE FROM conversation USING remembered
+        WHERE remembered.keep = 0 AND conversation.owner = remembered.owner
+            AND conversation.context_id = remembered.context_id AND conversation.number < remembered.number
     )
     SELECT place, number, watchers FROM done
 """
@@ -141,6 +156,7 @@ class Write(Struct, kw_only=True, gc=False):
     hand_on: bool
     document: bytes | None
     webhook: Webhook | None
+    conversation: ConversationWrite | None
     events: list[bytes]
     futures: "list[asyncio.Future[Any]]"  # Any: the result of a creation is the id of an earlier task, or None
 
@@ -164,6 +180,8 @@ class Write(Struct, kw_only=True, gc=False):
         """Return whether a later write starts exactly where this one ends, so that both can be one."""
         if self.is_new or later.is_new or self.is_end or later.expected != self.version:
             return False
+        if self.conversation is not None and later.conversation is not None:
+            return False  # the later piece is based on the earlier one
         return later.owner == self.owner and later.epoch == self.epoch
 
     def merge(self, later: "Write") -> None:
@@ -175,6 +193,7 @@ class Write(Struct, kw_only=True, gc=False):
         self.run = later.run
         self.hand_on = later.hand_on
         self.document = later.document
+        self.conversation = self.conversation or later.conversation
         self.events += later.events
         self.futures += later.futures
 
@@ -201,6 +220,7 @@ def make_write(change: Change, future: "asyncio.Future[Any]", *, is_new: bool, k
         hand_on=change.hand_on,
         document=document,
         webhook=change.webhook,
+        conversation=change.conversation,
         events=list(change.events),
         futures=[future],
     )
@@ -245,7 +265,18 @@ def arguments(writes: Sequence[Write], known: dict[bytes, LastWritten], replica:
         columns[15] += [place] * len(write.events)
         columns[16] += range(write.version - len(write.events) + 1, write.version + 1)
         columns[17] += write.events
-    return [*columns, now, replica, *_webhook_columns(writes)]
+    return [*columns, now, replica, *_webhook_columns(writes), *_conversation_columns(writes)]
+
+
+def _conversation_columns(writes: Sequence[Write]) -> list[list[Any]]:
+    """Return the columns of the pieces of conversations. Any: the values of one column each."""
+    columns: list[list[Any]] = [[], [], [], []]
+    for place, write in enumerate(writes, 1):
+        piece = write.conversation
+        if piece is not None:
+            for column, value in zip(columns, (place, piece.base, piece.keep, piece.tail), strict=True):
+                column.append(value)
+    return columns
 
 
 def _webhook_columns(writes: Sequence[Write]) -> list[list[Any]]:

@@ -24,6 +24,7 @@ from apcore_a2a.storage.contract import (
     Backlog,
     Change,
     Claim,
+    ConversationMemory,
     DeliveryReport,
     Page,
     Query,
@@ -184,6 +185,9 @@ class PostgresStore:
 
     async def events(self, task_id: str, owner: str, after: int, limit: int = ALL_EVENTS) -> Sequence[bytes] | None:
         return await self.database.call(reads.events, task_id, owner, after, limit)
+
+    async def conversation(self, owner: str, context_id: str) -> ConversationMemory:
+        return await self.database.call(reads.conversation, owner, context_id)
 
     async def page(self, query: Query) -> Page:
         parts = self.parts

@@ -164,6 +164,8 @@ class PostgresWriter:
                 break  # this write is the first of the next batch
             self._queue.popleft()
             size += sum(map(len, write.events))
+            if write.conversation is not None:
+                size += len(write.conversation.tail)
             if before is None:
                 batch[write.id] = write
             else:

@@ -11,7 +11,17 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from apcore_a2a.protocol.model import Document
-from apcore_a2a.storage.contract import ALL_EVENTS, ALL_OWNERS, MAX_READ_BYTES, Page, Query, Record, Usage
+from apcore_a2a.storage.contract import (
+    ALL_EVENTS,
+    ALL_OWNERS,
+    MAX_READ_BYTES,
+    ConversationMemory,
+    Page,
+    Query,
+    Record,
+    Usage,
+    join_pieces,
+)
 from apcore_a2a.storage.cursor import Cursor, PageRoom, PageTokens
 from apcore_a2a.storage.sql import CODES, STATES, rebuild_document
 from apcore_a2a.storage.sqlite.schema import event_key
@@ -102,6 +112,12 @@ def task_at(database: sqlite3.Connection, task_id: str, owner: str, version: int
         return _rebuild(database, row, version)
 
 
+def conversation(database: sqlite3.Connection, owner: str, context_id: str) -> ConversationMemory:
+    """Return the agent's memory of a context."""
+    query = "SELECT number, keep, body FROM conversation WHERE owner = ? AND context_id = ? ORDER BY number"
+    return join_pieces(database.execute(query, (owner, context_id)).fetchall())
+
+
 def usage(database: sqlite3.Connection, quota_key: str) -> Usage:
     """Return the usage of a quota key in all its tenants, or of ALL_OWNERS."""
     # The owners of a quota key are adjacent in the index: the key itself, then the key, a newline and a tenant.
@@ -117,8 +133,11 @@ def usage(database: sqlite3.Connection, quota_key: str) -> Usage:
         ) END
     """
     count = f"SELECT count(*), coalesce(sum({sizes}), 0) FROM task {_TABLES} WHERE {condition}"
-    tasks, size = database.execute(count, {"account": quota_key}).fetchone()
-    return Usage(tasks, size)
+    memories = f"SELECT coalesce(sum(length(body)), 0) FROM conversation WHERE {condition}"
+    with ReadTransaction(database):
+        tasks, size = database.execute(count, {"account": quota_key}).fetchone()
+        (remembered,) = database.execute(memories, {"account": quota_key}).fetchone()
+    return Usage(tasks, size + remembered)
 
 
 def page(database: sqlite3.Connection, query: Query, tokens: PageTokens) -> Page:

@@ -107,6 +107,26 @@ MIGRATIONS: Final = (
         DELETE FROM webhook WHERE task = OLD.number;
     END;
     """,
+    # The memory of a conversation in pieces (`contract.ConversationMemory`), removed with the context's last task.
+    """
+    CREATE TABLE conversation (
+        owner TEXT NOT NULL,
+        context_id TEXT NOT NULL,
+        number INTEGER NOT NULL,
+        keep INTEGER NOT NULL,
+        body BLOB NOT NULL,
+        PRIMARY KEY (owner, context_id, number)
+    );
+    DROP TRIGGER task_removed;
+    CREATE TRIGGER task_removed AFTER DELETE ON task BEGIN
+        DELETE FROM event WHERE key BETWEEN OLD.number << 32 AND OLD.number << 32 | 4294967295;
+        DELETE FROM document WHERE task = OLD.number;
+        DELETE FROM private WHERE task = OLD.number;
+        DELETE FROM webhook WHERE task = OLD.number;
+        DELETE FROM conversation WHERE owner = OLD.owner AND context_id = OLD.context_id
+            AND NOT EXISTS (SELECT 1 FROM task WHERE owner = OLD.owner AND context_id = OLD.context_id);
+    END;
+    """,
 )
 
 

@@ -22,6 +22,7 @@ from apcore_a2a.storage.contract import (
     Backlog,
     Change,
     Claim,
+    ConversationMemory,
     DeliveryReport,
     Page,
     Query,
@@ -190,6 +191,9 @@ class SQLiteStore:
 
     async def events(self, task_id: str, owner: str, after: int, limit: int = ALL_EVENTS) -> Sequence[bytes] | None:
         return await self._database.read(reads.events, task_id, owner, after, limit)
+
+    async def conversation(self, owner: str, context_id: str) -> ConversationMemory:
+        return await self._database.read(reads.conversation, owner, context_id)
 
     async def page(self, query: Query) -> Page:
         database = self._database

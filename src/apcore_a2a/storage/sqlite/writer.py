@@ -15,7 +15,7 @@ from msgspec import Struct
 from apcore_a2a.errors import A2AError, OverloadedError, StaleWriteError, StoreUnavailableError
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
 from apcore_a2a.protocol.model import TaskState, encode
-from apcore_a2a.storage.contract import Change, Webhook
+from apcore_a2a.storage.contract import Change, ConversationWrite, Webhook
 from apcore_a2a.storage.sql import CODES
 from apcore_a2a.storage.sqlite.database import DatabaseFile, FileCondition, SQLiteTuning
 from apcore_a2a.storage.sqlite.schema import event_key, roll_back
@@ -53,6 +53,7 @@ class ChangeSnapshot(Struct, frozen=True, kw_only=True, gc=False):
     memo: bytes
     run: bytes
     webhook: Webhook | None = None
+    conversation: ConversationWrite | None = None
 
 
 def take_snapshot(change: Change) -> ChangeSnapshot:
@@ -76,6 +77,7 @@ def take_snapshot(change: Change) -> ChangeSnapshot:
         memo=change.memo,
         run=change.run,
         webhook=change.webhook,
+        conversation=change.conversation,
     )
 
 
@@ -247,6 +249,8 @@ class Tables:
             self.database.execute("REPLACE INTO document VALUES (?, ?, ?)", (number, change.version, change.document))
         if change.memo != cached.memo or change.run != cached.run:
             self._write_private(change, cached)
+        if change.conversation is not None:
+            self._write_conversation(change.owner, change.context_id, change.conversation)
         if change.state in AT_REST:
             self._cache.pop((change.id, change.owner), None)  # further events are unlikely to follow soon
         else:
@@ -277,6 +281,17 @@ class Tables:
             f" ON CONFLICT (task) DO UPDATE SET {column} = excluded.{column}",
             (number, value),
         )
+
+    def _write_conversation(self, owner: str, context_id: str, write: ConversationWrite) -> None:
+        key = (owner, context_id)
+        query = "SELECT coalesce(max(number), 0) FROM conversation WHERE owner = ? AND context_id = ?"
+        (last,) = self.database.execute(query, key).fetchone()
+        if write.base not in (None, last):
+            return
+        if write.keep == 0:
+            self.database.execute("DELETE FROM conversation WHERE owner = ? AND context_id = ?", key)
+        values = (*key, last + 1, write.keep, write.tail)
+        self.database.execute("INSERT INTO conversation VALUES (?, ?, ?, ?, ?)", values)
 
     def _find(self, change: ChangeSnapshot) -> _CachedRow:
         found = self.database.execute(

@@ -43,6 +43,7 @@ RULES: Final = {
     "protocol.dialect": may("protocol protocol.v1 protocol.v03 errors", "msgspec"),
     # The third binding's bytes: the same JSON as the REST form of each version, in protocol buffers.
     "protocol.protobuf": may("protocol errors", ""),
+    "protocol.mixed": may("protocol protocol.v1 protocol.v03 errors", "msgspec"),
     "protocol.card_forms": may("protocol protocol.v03 errors", "msgspec"),
     "agent": may("protocol errors", "msgspec"),
     # Whatever becomes an Agent.
@@ -70,7 +71,8 @@ RULES: Final = {
     "storage": may("storage.contract protocol protocol.v1 protocol.v03 errors", "msgspec"),
     "storage.postgres": may("storage storage.contract protocol protocol.v1 errors", "asyncpg msgspec"),
     "client": may(
-        "protocol protocol.v1 protocol.v03 protocol.dialect protocol.card_forms errors ids_and_time clean_text",
+        "protocol protocol.v1 protocol.v03 protocol.dialect protocol.mixed protocol.card_forms errors ids_and_time "
+        "clean_text",
         "aiohttp httpx joserfc msgspec",
     ),
     # Posting to webhooks; the signatures are for their receivers, too.

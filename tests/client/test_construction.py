@@ -1,13 +1,14 @@
 """The construction of a client, and the headers that it sends."""
 
 import asyncio
+import socket
 from collections.abc import Callable, Mapping
 
 import httpx
 import pytest
 
 import apcore_a2a.client
-from apcore_a2a.client import A2AClient, ApiKeyAuth, Client
+from apcore_a2a.client import A2AClient, ApiKeyAuth, Client, Retry
 from apcore_a2a.errors import A2AConnectionError
 from tests.client.conftest import Connect
 from tests.client.scripted import CARD, STREAM_HEAD, Request, ScriptedServer, event, hang, result, task
@@ -72,6 +73,17 @@ async def test_a_call_may_have_its_own_timeout(server: ScriptedServer, connect: 
 
     with pytest.raises(A2AConnectionError, match=r"within 0\.05 seconds"):
         await connect(timeout=None).send_message("hi", timeout=0.05)
+
+
+async def test_a_timeout_between_attempts_reports_the_last_failure() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+
+    # The pause before the second attempt is longer than the timeout of the call, but not than that of the client.
+    async with A2AClient(url, timeout=60, retry=Retry(base=30.0, cap=30.0)) as client:
+        with pytest.raises(A2AConnectionError, match=r"Connection refused\. Is the agent running") as caught:
+            await client.get_task("t-1", timeout=0.2)
+    assert not caught.value.sent
 
 
 async def test_a_server_that_never_sends_its_card_is_a_connection_error(

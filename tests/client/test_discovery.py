@@ -65,6 +65,17 @@ async def test_an_expired_card_is_fetched_again(server: ScriptedServer, connect:
     assert [(await client.agent_card).name, (await client.agent_card).name] == ["Old", "New"]
 
 
+async def test_the_address_of_a_card_may_have_a_query(server: ScriptedServer, connect: Connect) -> None:
+    # LangGraph's server has one card for each assistant.
+    address = f"{CARD}?assistant_id=7"
+    server.on(CARD, respond({}, 404)).on(address, respond(card(server.url, name="Seven"))).on("/", result(task()))
+    client = connect(server.url + address)
+
+    assert (await client.agent_card).name == "Seven"
+    assert (await client.get_task("t-1")).id == "t-1"
+    assert len(server.asked(address)) == 1
+
+
 async def test_an_expired_card_is_revalidated_with_its_validators(server: ScriptedServer, connect: Connect) -> None:
     dated = {"ETag": '"one"', "Last-Modified": "Mon, 16 Nov 2026 07:00:00 GMT"}
     server.on(CARD, respond(card(server.url), headers=dated), respond(b"", 304))

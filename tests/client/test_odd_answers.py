@@ -7,7 +7,7 @@ import pytest
 
 from apcore_a2a.client import A2AClient
 from apcore_a2a.errors import InvalidAgentResponseError
-from apcore_a2a.protocol.model import ArtifactUpdate, Role, Task, TaskState
+from apcore_a2a.protocol.model import ArtifactUpdate, Message, Role, StatusUpdate, Task, TaskState
 from tests.client.conftest import Connect
 from tests.client.scripted import (
     CARD,
@@ -230,3 +230,119 @@ async def test_a_stream_with_an_unreadable_first_event_is_an_error(server: Scrip
 
     with pytest.raises(InvalidAgentResponseError, match="none of task, message"):
         _ = [event async for event in connect().stream_message("hi")]
+
+
+# ---- answers that mix the forms of 0.3 and 1.0 ----------------------------------------------------------------------
+
+FLAT_STATUS = {"kind": "status-update", "taskId": "t-1", "contextId": "c-1", "final": False}
+FLAT_ARTIFACT = {"kind": "artifact-update", "taskId": "t-1", "contextId": "c-1"}
+
+
+def text_03(text: str) -> dict[str, Any]:
+    return {"kind": "text", "text": text}
+
+
+@pytest.mark.parametrize(
+    ("working", "completed", "agent"),
+    [("TASK_STATE_WORKING", "TASK_STATE_COMPLETED", "ROLE_AGENT"), ("working", "completed", "agent")],
+    ids=["names of 1.0", "names of 0.3"],
+)
+async def test_flat_events_of_a_1_0_agent_are_read(
+    server: ScriptedServer,
+    connect: Connect,
+    caplog: pytest.LogCaptureFixture,
+    working: str,
+    completed: str,
+    agent: str,
+) -> None:
+    # LangGraph's server: the first event has the wrapper of 1.0, the other ones are flat.
+    first = {"task": {"kind": "task", "id": "t-1", "contextId": "c-1", "status": {"state": "TASK_STATE_SUBMITTED"}}}
+    said = {"kind": "message", "messageId": "m-1", "role": agent, "parts": [text_03("at it")]}
+    file = {"kind": "file", "file": {"bytes": "aGk=", "name": "a.txt", "mimeType": "text/plain"}}
+    events = [
+        FLAT_STATUS | {"status": {"state": working, "message": said}},
+        FLAT_ARTIFACT | {"artifact": {"artifactId": "a-1", "parts": [text_03("done"), file]}, "lastChunk": True},
+        FLAT_STATUS | {"status": {"state": completed}, "final": True},
+    ]
+    server.on("/", stream(first, *events))
+
+    task, status_update, artifact_update, end = [event async for event in connect().stream_message("hi")]
+
+    assert isinstance(task, Task)
+    assert isinstance(status_update, StatusUpdate)
+    assert status_update.status.state is TaskState.WORKING
+    assert status_update.status.message is not None
+    assert status_update.status.message.role is Role.AGENT
+    assert isinstance(artifact_update, ArtifactUpdate)
+    text, attached = artifact_update.artifact.parts
+    assert (text.text, attached.raw, attached.filename, attached.media_type) == ("done", b"hi", "a.txt", "text/plain")
+    assert isinstance(end, StatusUpdate)
+    assert end.status.state is TaskState.COMPLETED
+    # One warning for the connection to the agent, not one for each event.
+    (logged,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert "offers A2A 1.0, but its answers do not have the form of that version" in logged.getMessage()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"kind": "task", "id": "t-1", "contextId": "c-1", "status": {"state": "completed"}},
+        {"id": "t-1", "contextId": "c-1", "status": {"state": "TASK_STATE_COMPLETED"}},
+        {"task": {"id": "t-1", "contextId": "c-1", "status": {"state": "completed"}}},
+    ],
+    ids=["0.3", "1.0 without its wrapper", "0.3 in the wrapper of 1.0"],
+)
+@pytest.mark.parametrize("version", ["1.0", "0.3"])
+async def test_a_task_is_read_in_the_form_of_either_version(
+    server: ScriptedServer, connect: Connect, answer: dict[str, Any], version: str
+) -> None:
+    if version == "0.3":
+        server.on(CARD, respond(card_03(server.url)))
+    server.on("/", result(answer))
+    client = connect()
+
+    sent = await client.send_message("hi")
+    fetched = await client.get_task("t-1")
+
+    assert isinstance(sent, Task)
+    assert (sent.id, sent.status.state) == ("t-1", TaskState.COMPLETED)
+    assert fetched == sent
+
+
+async def test_a_message_of_0_3_from_a_1_0_agent_is_read(server: ScriptedServer, connect: Connect) -> None:
+    server.on("/", result({"kind": "message", "messageId": "m-1", "role": "agent", "parts": [text_03("hi")]}))
+
+    answer = await connect().send_message("hi")
+
+    assert isinstance(answer, Message)
+    assert (answer.role, answer.parts[0].text) == (Role.AGENT, "hi")
+
+
+async def test_data_is_not_translated(server: ScriptedServer, connect: Connect) -> None:
+    data = {"state": "working", "role": "user", "parts": [{"kind": "file", "file": {"name": "x"}}]}
+    task = {
+        "kind": "task",
+        "id": "t-1",
+        "status": {"state": "completed"},
+        "metadata": data,
+        "artifacts": [{"artifactId": "a-1", "parts": [{"kind": "data", "data": data}]}],
+    }
+    server.on("/", result(task))
+
+    answer = await connect().send_message("hi")
+
+    assert isinstance(answer, Task)
+    assert answer.artifacts[0].parts[0].data == data
+    assert answer.metadata == data
+
+
+async def test_a_deeply_nested_answer_is_an_error(server: ScriptedServer, connect: Connect) -> None:
+    deep = b'{"message":' * 900 + b"1" + b"}" * 900
+
+    async def answer(request: Request, writer: asyncio.StreamWriter) -> None:
+        writer.write(respond(b'{"jsonrpc":"2.0","id":"%b","result":%b}' % (request.json["id"].encode(), deep)))
+
+    server.on("/", answer)
+
+    with pytest.raises(InvalidAgentResponseError):
+        await connect().send_message("hi")

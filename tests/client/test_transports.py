@@ -118,7 +118,9 @@ async def test_a_refused_connection_means_that_nothing_was_sent(transport: Trans
     with socket.create_server(("127.0.0.1", 0)) as closed:
         url = f"http://127.0.0.1:{closed.getsockname()[1]}/"
 
-    with pytest.raises(A2AConnectionError, match=f"Cannot connect to {url}: .*Is the agent running") as caught:
+    with pytest.raises(
+        A2AConnectionError, match=f"Cannot connect to {url}: Connection refused. Is the agent running"
+    ) as caught:
         await transport.request(HttpRequest("GET", url, {}), 100)
     assert not caught.value.sent
 

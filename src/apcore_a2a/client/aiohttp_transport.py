@@ -16,6 +16,7 @@ from apcore_a2a.client.transport import (
     HttpStream,
     broken,
     check_headers,
+    connect_failure,
     not_reached,
     read_all,
 )
@@ -110,7 +111,7 @@ def _translate(error: Exception, url: str) -> A2AConnectionError:
         case aiohttp.ConnectionTimeoutError():
             return not_reached(url, f"no connection within {CONNECT_TIMEOUT:g} seconds")
         case aiohttp.ClientConnectorError():
-            return not_reached(url, error.os_error.strerror or type(error.os_error).__name__)
+            return not_reached(url, connect_failure(error.os_error) or str(error.os_error))
         case UnicodeError():  # for example a host with a label of more than 63 characters
             return not_reached(url, "this is not a valid host name")
         case TimeoutError():

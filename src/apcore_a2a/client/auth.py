@@ -32,13 +32,24 @@ def check_url(url: str) -> str:
     """Return the address without a trailing slash.
 
     Raises:
-        ValueError: the address is not an http or https address, or has a query, a fragment, a user name or a control
-            character.
+        ValueError: the address is not an http or https address, or has a fragment, a user name or a control character.
+            Only the address of a card may have a query.
     """
     parts = _split(url)
-    if parts.query or parts.fragment:
-        raise ValueError(f"Not the address of an agent: {url!r} has a query or a fragment")
+    if parts.fragment:
+        raise ValueError(f"Not the address of an agent: {url!r} has a fragment")
+    if _names_card(parts):  # hosts of several agents choose one by a query: /.well-known/agent-card.json?assistant_id=…
+        return url
+    if parts.query:
+        raise ValueError(
+            f"Not the address of an agent: {url!r} has a query. Only the address of a card may have one, such as "
+            "https://agents.example/.well-known/agent-card.json?assistant_id=7"
+        )
     return url.rstrip("/")
+
+
+def _names_card(parts: SplitResult) -> bool:
+    return parts.path.endswith(".json")
 
 
 def origin(url: str) -> str:
@@ -87,7 +98,7 @@ class TrustedOrigins:
 
 def card_urls(url: str) -> tuple[str, ...]:
     """Return the URLs to try for the card: the address itself if it names a JSON file, else the well-known paths."""
-    if url.endswith(".json"):
+    if _names_card(urlsplit(url)):
         return (url,)
     return tuple(url + place for place in WELL_KNOWN)
 

@@ -3,14 +3,16 @@
 import logging
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, ParamSpec, Protocol, TypeVar
 from urllib.parse import parse_qs, quote, urlencode
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw, Struct, field
 from msgspec.structs import replace
 
-from apcore_a2a.client.failures import RemoteError, choose_error, read_retry_after, to_error
+from apcore_a2a.clean_text import clean_line
+from apcore_a2a.client.failures import MAX_TEXT, RemoteError, choose_error, read_retry_after, to_error
 from apcore_a2a.client.transport import HttpRequest, HttpResponse
 from apcore_a2a.errors import (
     A2AError,
@@ -24,7 +26,7 @@ from apcore_a2a.errors import (
     UnsupportedOperationError,
 )
 from apcore_a2a.ids_and_time import new_id
-from apcore_a2a.protocol import v1
+from apcore_a2a.protocol import mixed, v1
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.decoding import decode
 from apcore_a2a.protocol.dialect import VERSION_HEADER, Dialect
@@ -60,6 +62,20 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class MixedForms:
+    """Logs once for each connection to an agent that its answers mix the forms of two protocol versions."""
+
+    def __init__(self) -> None:
+        self._is_logged = False
+
+    def log(self, url: str, version: str) -> None:
+        if self._is_logged:
+            return
+        self._is_logged = True
+        text = "%s offers A2A %s, but its answers do not have the form of that version. They are read nevertheless"
+        logger.warning(text, clean_line(url, MAX_TEXT), version, extra={"url": url, "version": version})
+
+
 class ChosenInterface(Struct, frozen=True):
     """The interface of an agent that was chosen from its card."""
 
@@ -68,6 +84,7 @@ class ChosenInterface(Struct, frozen=True):
     dialect: Dialect
     tenant: str = ""
     extensions: tuple[str, ...] = ()
+    mixed_forms: MixedForms = field(default_factory=MixedForms)
 
     def headers(self, media: str) -> dict[str, str]:
         # Always both media types: an agent may answer a streaming request with a single response instead of a stream.
@@ -108,13 +125,6 @@ def decode_answer(decode: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
         raise InvalidAgentResponseError(f"The agent's answer cannot be read: {error}") from error
 
 
-def read_event(dialect: Dialect, data: bytes | Raw) -> Event:
-    """Return an event of a stream, or the answer to a message."""
-    left_out: list[str] = []
-    event = decode_answer(dialect.decode_event, data, left_out)
-    return _note_left_out(event, left_out)
-
-
 class ReceivedCard(Struct, frozen=True):
     """A card, and the decoded body that it came from: signatures cover the body."""
 
@@ -122,16 +132,49 @@ class ReceivedCard(Struct, frozen=True):
     body: dict[str, Any]
 
 
-def read_result(dialect: Dialect, operation: Operation, data: bytes | Raw) -> Any:
-    """Return the result of an operation. A card is returned as a ReceivedCard."""
-    left_out: list[str] = []
-    result = decode_answer(dialect.decode_result, operation, data, left_out)
-    # The answer to a message has the shape of an event. Of the events, only Task and Message are valid answers.
-    if operation is Operation.SEND and not isinstance(result, Task | Message):
-        raise InvalidAgentResponseError("The agent answered a message with neither a task nor a message")
-    if isinstance(result, AgentCard):
-        return ReceivedCard(result, msgspec.json.decode(bytes(data), type=dict[str, Any]))
-    return _note_left_out(result, left_out)
+# Answers that may have the form of another version than that of the interface.
+_MIXED: Final = frozenset({Operation.SEND, Operation.GET, Operation.CANCEL, Operation.LIST})
+
+
+class AnswerReader(Struct, frozen=True):
+    """Decodes the answers of one interface. An answer that is not in the form of its version is read in any form."""
+
+    dialect: Dialect
+    interface: ChosenInterface
+
+    def event(self, data: bytes | Raw) -> Event:
+        """Return an event of a stream, or the answer to a message."""
+        event: Event = self._decode(Operation.SEND, data)  # both have the same form
+        return event
+
+    def result(self, operation: Operation, data: bytes | Raw) -> Any:  # Any: each operation has its own result
+        """Return the result of an operation. A card is returned as a ReceivedCard."""
+        result = self._decode(operation, data)
+        # The answer to a message has the shape of an event. Of the events, only Task and Message are valid answers.
+        if operation is Operation.SEND and not isinstance(result, Task | Message):
+            raise InvalidAgentResponseError("The agent answered a message with neither a task nor a message")
+        if isinstance(result, AgentCard):
+            return ReceivedCard(result, msgspec.json.decode(bytes(data), type=dict[str, Any]))
+        return result
+
+    def _decode(self, operation: Operation, data: bytes | Raw) -> Any:  # Any: each operation has its own result
+        left_out: list[str] = []
+        failure: InvalidAgentResponseError | None = None
+        answer: Any = None
+        try:
+            answer = decode_answer(self.dialect.decode_result, operation, data, left_out)
+        except InvalidAgentResponseError as error:
+            failure = error
+        if (failure is not None or left_out) and operation in _MIXED:
+            left_out_of_mixed: list[str] = []
+            with suppress(InvalidAgentResponseError):
+                mixed_answer = decode_answer(mixed.decode_result, operation, data, left_out_of_mixed)
+                if failure is not None or len(left_out_of_mixed) < len(left_out):
+                    self.interface.mixed_forms.log(self.interface.url, self.dialect.VERSION)
+                    return _note_left_out(mixed_answer, left_out_of_mixed)
+        if failure is not None:
+            raise failure
+        return _note_left_out(answer, left_out)
 
 
 def _note_left_out(answer: T, left_out: list[str]) -> T:
@@ -159,7 +202,7 @@ JSONRPC_MEDIA: Final = "application/json"
 class JsonRpcExchange(Struct, frozen=True):
     request: HttpRequest
     operation: Operation
-    dialect: Dialect
+    answers: AnswerReader
     id: str
 
     def result(self, response: HttpResponse) -> Any:  # Any: each operation has its own result
@@ -168,11 +211,11 @@ class JsonRpcExchange(Struct, frozen=True):
             raise choose_error(response, self.request.url, self._find_error(response))
         data = self._unwrap(response.body)
         if SHAPES[self.operation].streams:  # an agent may answer a streaming request without a stream
-            return read_event(self.dialect, data)
-        return read_result(self.dialect, self.operation, data)
+            return self.answers.event(data)
+        return self.answers.result(self.operation, data)
 
     def event(self, event: ServerSentEvent) -> Event:
-        return read_event(self.dialect, self._unwrap(event.data.encode()))
+        return self.answers.event(self._unwrap(event.data.encode()))
 
     def _unwrap(self, body: bytes) -> Raw:
         response = decode_answer(parse_response, body)
@@ -198,7 +241,7 @@ class JsonRpcExchange(Struct, frozen=True):
 
     def _to_remote_error(self, error: ErrorObject) -> RemoteError:
         data = None if error.data is UNSET else error.data
-        violations = tuple(self.dialect.decode_violations(data))
+        violations = tuple(self.answers.dialect.decode_violations(data))
         return RemoteError(error.code, error.message, data, violations)
 
 
@@ -211,7 +254,7 @@ def prepare_jsonrpc(interface: ChosenInterface, operation: Operation, request: V
     params = dialect.encode_request(operation, request)
     body = format_request(id, dialect.NAMES[operation], params)
     http = HttpRequest("POST", interface.url, interface.headers(JSONRPC_MEDIA), body)
-    return JsonRpcExchange(http, operation, dialect, id)
+    return JsonRpcExchange(http, operation, AnswerReader(dialect, interface), id)
 
 
 # ---- rest -----------------------------------------------------------------------------------------------------------
@@ -256,7 +299,7 @@ _OBJECT: Final = msgspec.json.Decoder(dict[str, Any])
 class RestExchange(Struct, frozen=True):
     request: HttpRequest
     operation: Operation
-    dialect: Dialect
+    answers: AnswerReader
     task_id: str = ""
 
     def result(self, response: HttpResponse) -> Any:  # Any: each operation has its own result
@@ -264,8 +307,8 @@ class RestExchange(Struct, frozen=True):
             from_body = self._find_error(response.body, response.status, read_retry_after(response))
             raise choose_error(response, self.request.url, from_body)
         if SHAPES[self.operation].streams:
-            return read_event(self.dialect, response.body)
-        result = read_result(self.dialect, self.operation, response.body)
+            return self.answers.event(response.body)
+        result = self.answers.result(self.operation, response.body)
         if isinstance(result, TaskPage) and not result.next_page_token:
             # 0.3 lists tasks as a bare array, which has no field for the token. Our agents send it in a header
             # (docs/decisions/0046).
@@ -280,7 +323,7 @@ class RestExchange(Struct, frozen=True):
             error = self._find_error(data)
             if error is not None:
                 raise error
-        return read_event(self.dialect, data)
+        return self.answers.event(data)
 
     def _find_error(self, body: bytes, status: int = 0, retry_after: int = 1) -> A2AError | None:
         try:
@@ -298,7 +341,7 @@ class RestExchange(Struct, frozen=True):
                 data = None
             case _:
                 return None
-        violations = tuple(self.dialect.decode_violations(data))
+        violations = tuple(self.answers.dialect.decode_violations(data))
         return to_error(RemoteError(code, text, data, violations), retry_after, self._by_status(code))
 
     def _by_status(self, code: int) -> type[A2AError]:
@@ -340,7 +383,7 @@ def prepare_rest(interface: ChosenInterface, operation: Operation, request: Valu
     url = f"{base}{dialect.REST_PREFIX}{path}{query}"
     http = HttpRequest(method, url, interface.headers(REST_MEDIA[dialect.VERSION]), body)
     task_id = getattr(request, "task_id", "") or getattr(request, "id", "")
-    return RestExchange(http, operation, dialect, task_id)
+    return RestExchange(http, operation, AnswerReader(dialect, interface), task_id)
 
 
 def _fill_in(template: str, request: Value) -> str:
@@ -407,6 +450,7 @@ _ANSWER: Final = msgspec.json.Decoder(_Answer)
 class WebhookExchange(Struct, frozen=True):
     request: HttpRequest
     task_id: str
+    answers: AnswerReader
 
     def result(self, response: HttpResponse) -> list[WebhookStatus]:
         if response.status != 200:
@@ -414,7 +458,7 @@ class WebhookExchange(Struct, frozen=True):
                 raise UnsupportedOperationError(
                     "The agent has no webhook status. Either its webhooks are off, or it is not an apcore-a2a agent"
                 )
-            RestExchange(self.request, Operation.GET_PUSH, v1, self.task_id).result(response)
+            RestExchange(self.request, Operation.GET_PUSH, self.answers, self.task_id).result(response)
         return decode_answer(decode, response.body, _ANSWER).webhooks
 
 
@@ -428,11 +472,13 @@ def ask_status(interface: ChosenInterface, task_id: str) -> WebhookExchange:
     url = f"{interface.url.rstrip('/')}{_PATH}"
     if query:
         url += "?" + urlencode(query)
-    return WebhookExchange(HttpRequest("GET", url, {"Accept": "application/json"}), task_id)
+    return WebhookExchange(
+        HttpRequest("GET", url, {"Accept": "application/json"}), task_id, AnswerReader(v1, interface)
+    )
 
 
 def ask_redelivery(interface: ChosenInterface, task_id: str, config_id: str) -> WebhookExchange:
     body = encode(PushConfigRef(task_id=task_id, id=config_id, tenant=interface.tenant))
     url = f"{interface.url.rstrip('/')}{_PATH}:redeliver"
     headers = {"Accept": "application/json", "Content-Type": "application/json"}
-    return WebhookExchange(HttpRequest("POST", url, headers, body), task_id)
+    return WebhookExchange(HttpRequest("POST", url, headers, body), task_id, AnswerReader(v1, interface))

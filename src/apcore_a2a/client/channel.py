@@ -212,15 +212,30 @@ def _is_stream(response: HttpStream) -> bool:
 
 @asynccontextmanager
 async def call_deadline(seconds: float | None) -> AsyncIterator[float | None]:
-    """Limit the duration of a block. Yield its deadline on the loop's clock. Raise A2AConnectionError if it passes."""
+    """Limit the duration of a block. Yield its deadline on the loop's clock. Raise A2AConnectionError if it passes.
+
+    If the deadline passes during a pause between two attempts, the error of the last attempt is raised: that the agent
+    refuses connections says more than that the time is over.
+    """
     try:
         async with asyncio.timeout(seconds) as scope:
             yield scope.when()
     except TimeoutError as error:
         if not scope.expired():
             raise  # another timeout, for example of a token provider
+        last = _last_failure(error)
+        if last is not None:
+            raise last from None
         text = f"The agent did not answer within {seconds:g} seconds. Pass timeout= to wait longer"
         raise A2AConnectionError(text) from error
+
+
+def _last_failure(error: TimeoutError) -> A2AConnectionError | None:
+    """Return the error of the attempt before the pause that the timeout interrupted, if it was such a pause."""
+    cancellation = error.__cause__
+    if isinstance(cancellation, asyncio.CancelledError) and isinstance(cancellation.__context__, A2AConnectionError):
+        return cancellation.__context__
+    return None
 
 
 def with_idempotency_key(operation: Operation, options: ResolvedOptions, retry: Retry) -> ResolvedOptions:

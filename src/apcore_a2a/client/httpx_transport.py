@@ -12,6 +12,7 @@ from apcore_a2a.client.transport import (
     HttpResponse,
     HttpStream,
     broken,
+    connect_failure,
     not_reached,
     read_all,
 )
@@ -71,7 +72,7 @@ def _translate(error: Exception, url: str) -> A2AConnectionError:
         case httpx.ConnectTimeout():
             return not_reached(url, f"no connection within {CONNECT_TIMEOUT:g} seconds")
         case httpx.ConnectError() | httpx.InvalidURL():
-            return not_reached(url, str(error) or "no connection")
+            return not_reached(url, connect_failure(error) or str(error) or "no connection")
         case UnicodeError():  # for example a host with a label of more than 63 characters
             return not_reached(url, "this is not a valid host name")
         case httpx.ReadTimeout():

@@ -105,7 +105,9 @@ async def repeat(retry: Retry, operation: Operation, once: Callable[[], Awaitabl
             is_late = deadline is not None and asyncio.get_running_loop().time() + pause >= deadline
             if failures >= retry.attempts or is_late or not retry.may_repeat(operation, error):
                 raise
-        await asyncio.sleep(pause)
+            # Within the `except` block: if the call's deadline passes during this pause, the error is the context of
+            # the cancellation, where `call_deadline` finds it.
+            await asyncio.sleep(pause)
 
 
 # ---- options --------------------------------------------------------------------------------------------------------

@@ -4,6 +4,10 @@ Invariant: a transport knows HTTP and nothing of A2A. It follows no redirects, d
 given limit, and translates every exception of its library.
 """
 
+import errno
+import os
+import socket
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Final, Protocol
@@ -107,6 +111,22 @@ def not_reached(url: str, reason: str) -> A2AConnectionError:
             advice = other_advice
             break
     return A2AConnectionError(f"Cannot connect to {url}: {reason}. {advice}", sent=False)
+
+
+def connect_failure(error: BaseException) -> str:
+    """Return why the connection failed, as the system says it, or an empty string.
+
+    HTTP libraries have texts of their own ("All connection attempts failed"). The system's error is among the causes.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        # For these two classes the number is not that of a system error, and their own text is good.
+        if isinstance(cause, ssl.SSLError | socket.gaierror):
+            return cause.strerror or str(cause)
+        if isinstance(cause, OSError) and cause.errno is not None and cause.errno in errno.errorcode:
+            return os.strerror(cause.errno)
+        cause = cause.__cause__ or cause.__context__
+    return ""
 
 
 def broken(url: str, reason: str) -> A2AConnectionError:

@@ -8,8 +8,8 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from apcore_a2a.client import ApiKeyAuth, BearerAuth, OAuth2ClientCredentials, Retry
-from apcore_a2a.errors import UnauthenticatedError
+from apcore_a2a.client import ApiKeyAuth, BasicAuth, BearerAuth, CardAuth, OAuth2ClientCredentials, Retry
+from apcore_a2a.errors import A2AError, UnauthenticatedError
 from tests.client.conftest import Connect
 from tests.client.scripted import CARD, Request, ScriptedServer, card, respond, result, stream, task
 
@@ -270,3 +270,152 @@ async def test_secrets_are_not_logged(
 
     assert any("stream broke" in record.message for record in caplog.records)
     assert "s3cret" not in json.dumps([vars(record) for record in caplog.records], default=str)
+
+
+# ---- the security schemes of the card -------------------------------------------------------------------------------
+
+BEARER = {"httpAuthSecurityScheme": {"scheme": "Bearer"}}
+BASIC = {"httpAuthSecurityScheme": {"scheme": "basic"}}
+KEY = {"apiKeySecurityScheme": {"location": "header", "name": "X-Door"}}
+COOKIE = {"apiKeySecurityScheme": {"location": "cookie", "name": "door"}}
+QUERY = {"apiKeySecurityScheme": {"location": "query", "name": "door"}}
+OIDC = {"openIdConnectSecurityScheme": {"openIdConnectUrl": "https://issuer.example"}}
+MTLS: dict[str, Any] = {"mtlsSecurityScheme": {}}
+DIGEST = {"httpAuthSecurityScheme": {"scheme": "digest"}}
+ALL = CardAuth(token="t0k", api_key="k3y", basic=("ada", "p:w"))
+BASIC_ADA = "Basic YWRhOnA6dw=="
+
+
+def asking_for(url: str, *alternatives: list[dict[str, Any]]) -> bytes:
+    """Return a card whose security requirements are these alternatives, each a list of schemes."""
+    schemes: dict[str, Any] = {}
+    requirements: list[dict[str, Any]] = []
+    for alternative in alternatives:
+        names: dict[str, Any] = {}
+        for scheme in alternative:
+            name = f"s{len(schemes)}"
+            schemes[name] = scheme
+            names[name] = {"list": []}
+        requirements.append({"schemes": names})
+    return respond(card(url, securitySchemes=schemes, securityRequirements=requirements))
+
+
+@pytest.mark.parametrize(
+    ("alternatives", "auth", "sent"),
+    [
+        ([[BEARER]], ALL, {"authorization": "Bearer t0k"}),
+        ([[OIDC]], ALL, {"authorization": "Bearer t0k"}),
+        ([[BASIC]], ALL, {"authorization": BASIC_ADA}),
+        ([[KEY]], ALL, {"x-door": "k3y"}),
+        ([[COOKIE]], ALL, {"cookie": "door=k3y"}),
+        ([[KEY, BASIC]], ALL, {"x-door": "k3y", "authorization": BASIC_ADA}),
+        ([[DIGEST], [KEY, BEARER]], ALL, {"x-door": "k3y", "authorization": "Bearer t0k"}),
+        ([[BEARER], [KEY]], CardAuth(api_key="k3y"), {"x-door": "k3y"}),
+        ([[MTLS, KEY]], CardAuth(api_key="k3y"), {"x-door": "k3y"}),
+        ([[], [KEY]], CardAuth(api_key="k3y"), {"x-door": "k3y"}),
+        ([[], [KEY]], CardAuth(token="t0k"), {}),
+        ([], CardAuth(api_key="k3y"), {"x-api-key": "k3y"}),
+        ([], CardAuth(basic=BasicAuth("ada", "p:w")), {"authorization": BASIC_ADA}),
+        ([], CardAuth(), {}),
+    ],
+)
+async def test_the_credentials_that_the_card_asks_for_are_sent(
+    server: ScriptedServer,
+    connect: Connect,
+    alternatives: list[list[dict[str, Any]]],
+    auth: CardAuth,
+    sent: dict[str, str],
+) -> None:
+    server.on(CARD, asking_for(server.url, *alternatives)).on("/", result(task()))
+
+    await connect(auth=auth).get_task("t-1")
+
+    (asked,) = server.asked("/")
+    found = {
+        name: asked.headers[name]
+        for name in ("authorization", "x-door", "cookie", "x-api-key")
+        if name in asked.headers
+    }
+    assert found == sent
+
+
+async def test_schemes_without_requirements_are_alternatives(server: ScriptedServer, connect: Connect) -> None:
+    schemes = {"oauth": {"oauth2SecurityScheme": {"flows": {}}}, "key": KEY}
+    server.on(CARD, respond(card(server.url, securitySchemes=schemes))).on("/", result(task()))
+
+    await connect(auth=CardAuth(api_key="k3y")).get_task("t-1")
+
+    assert server.asked("/")[0].headers["x-door"] == "k3y"
+
+
+async def test_client_credentials_use_the_flow_of_the_card(server: ScriptedServer, connect: Connect) -> None:
+    server.on(CARD, secured(server.url, server.url + TOKEN)).on(TOKEN, grant()).on("/", result(task()))
+
+    await connect(auth=CardAuth(client=("app", "s3cret"))).get_task("t-1")
+
+    assert headers(server)[-1] == "Bearer t0k"
+
+
+@pytest.mark.parametrize(
+    ("alternatives", "said"),
+    [
+        ([[KEY]], "an API key in the header 'X-Door' (scheme 's0')"),
+        ([[BASIC], [BEARER]], "a name and a password (HTTP Basic) (scheme 's0'), or a bearer token (scheme 's1')"),
+        ([[KEY, OIDC]], "an API key in the header 'X-Door' (scheme 's0') and an OpenID Connect token (scheme 's1')"),
+        ([[DIGEST]], "HTTP credentials of the type digest (scheme 's0')"),
+        ([[MTLS, BEARER]], "a client certificate (scheme 's0') and a bearer token (scheme 's1')"),
+        ([[{"strange": {}}]], "credentials of an unknown type (scheme 's0')"),
+    ],
+)
+async def test_missing_credentials_are_named_before_anything_is_sent(
+    server: ScriptedServer, connect: Connect, alternatives: list[list[dict[str, Any]]], said: str
+) -> None:
+    server.on(CARD, asking_for(server.url, *alternatives)).on("/", result(task()))
+
+    with pytest.raises(UnauthenticatedError) as caught:
+        await connect(auth=CardAuth()).get_task("t-1")
+
+    assert str(caught.value) == f"The agent card asks for {said}. CardAuth() contains none of these. Pass auth="
+    assert not server.asked("/")
+
+
+async def test_a_rejected_call_names_the_schemes_of_the_card(server: ScriptedServer, connect: Connect) -> None:
+    server.on(CARD, asking_for(server.url, [KEY])).on("/", respond(b"", 401))
+    client = connect(auth="Bearer wrong")
+
+    for call in (client.get_task("t-1"), anext(client.stream_message("hi"))):
+        with pytest.raises(
+            UnauthenticatedError, match=r"Pass auth=\. The agent card asks for an API key in the header"
+        ):
+            await call
+
+
+async def test_an_api_key_in_the_query_is_not_supported(server: ScriptedServer, connect: Connect) -> None:
+    server.on(CARD, asking_for(server.url, [QUERY]))
+
+    with pytest.raises(A2AError, match="API key in the query, which this client does not support"):
+        await connect(auth=ALL).get_task("t-1")
+
+
+async def test_a_token_is_sent_for_a_card_that_needs_one(server: ScriptedServer, connect: Connect) -> None:
+    await connect(auth=ALL).refresh_card()
+
+    assert headers(server) == ["Bearer t0k"]
+
+
+def test_credentials_of_the_environment() -> None:
+    everything = {
+        "A2ACLI_BEARER": "t0k",
+        "A2ACLI_API_KEY": "k3y",
+        "A2ACLI_BASIC": "ada:p:w",
+        "A2ACLI_CLIENT_ID": "app",
+        "A2ACLI_CLIENT_SECRET": "s3cret",
+    }
+
+    assert repr(CardAuth.from_environment(everything)) == "CardAuth(token=…, api_key=…, basic=…, client=…)"
+    assert repr(CardAuth.from_environment({"A2ACLI_BEARER": ""})) == "CardAuth()"
+
+
+def test_a_name_with_a_colon_is_rejected() -> None:
+    with pytest.raises(ValueError, match="must not contain a colon"):
+        BasicAuth("a:b", "c")

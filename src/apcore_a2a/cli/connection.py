@@ -17,11 +17,11 @@ from msgspec.structs import replace
 
 from apcore_a2a.clean_text import clean_line
 from apcore_a2a.cli import failures
-from apcore_a2a.cli.options import HEADER_NAME, NOT_JSON, CommonOptions
+from apcore_a2a.cli.options import NOT_JSON, CommonOptions
 from apcore_a2a.cli.output import indent
 from apcore_a2a.cli.skills import is_about_skill, remember_skills, skill_hint
 from apcore_a2a.client import A2AClient
-from apcore_a2a.client.auth import Auth, AuthContext, BearerAuth, check_header, origin
+from apcore_a2a.client.auth import Auth, BearerAuth, CardAuth, origin
 from apcore_a2a.client.channel import call_deadline, open_transport
 from apcore_a2a.client.options import BindingName
 from apcore_a2a.client.transport import HttpRequest, HttpResponse, HttpStream, Transport, with_headers
@@ -443,40 +443,16 @@ def _read_card(path: str) -> LocalCard:
 
 
 def choose_auth(common: CommonOptions) -> Auth | None:
-    if common.bearer:
+    """Return the credentials of the flags and variables. A bearer token alone is sent regardless of the card."""
+    if common.bearer and not (common.api_key or common.basic or common.client_id):
         return BearerAuth(common.bearer)
-    if common.api_key:
-        return CardApiKey(common.api_key)
-    return None
-
-
-class CardApiKey:
-    """An API key, sent as the agent's card specifies, or by default in `X-API-Key`."""
-
-    def __init__(self, key: str) -> None:
-        self._key = check_header(key)
-
-    async def headers(self, context: AuthContext) -> Mapping[str, str]:
-        if context.card is None:
-            return {}  # the card, which names the header, is still to be fetched
-        for scheme in (context.card.security_schemes or {}).values():
-            asked = scheme.get("apiKeySecurityScheme")
-            if asked:
-                return self._headers_for(str(asked.get("location", "header")), str(asked.get("name") or ""))
-        return {"X-API-Key": self._key}
-
-    def _headers_for(self, location: str, name: str) -> Mapping[str, str]:
-        # The card chooses the name. It must not be able to add a second header.
-        if not HEADER_NAME.fullmatch(name):
-            raise A2AError(f"The agent wants its API key as {name!r}, which is not a valid header or cookie name")
-        match location:
-            case "header":
-                return {name: self._key}
-            case "cookie":
-                return {"Cookie": f"{name}={self._key}"}
-        # A2A 1.0 §4.5.2 also has `query`, but an Auth returns headers and cannot change the address.
-        raise A2AError(f"The agent expects the API key in the {location}, which this command does not support")
-
-    def renew(self) -> bool:
-        """Return False: there is no newer key than this one."""
-        return False
+    if not common.has_credentials:
+        return None
+    basic: tuple[str, str] | None = None
+    if common.basic:
+        name, _, password = common.basic.partition(":")
+        basic = (name, password)
+    client: tuple[str, str] | None = None
+    if common.client_id:
+        client = (common.client_id, common.client_secret or "")
+    return CardAuth(token=common.bearer or "", api_key=common.api_key or "", basic=basic, client=client)

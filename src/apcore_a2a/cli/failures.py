@@ -61,7 +61,7 @@ EXITS: Final = {
     AUTH_FAILED: EXIT_AUTH,
     TIMEOUT: EXIT_TIMEOUT,
 }
-AUTH_HINT: Final = "Pass --token or --api-key, or set A2ACLI_BEARER or A2ACLI_API_KEY"
+AUTH_HINT: Final = "Pass --token, --api-key, --basic or --client-id, or set A2ACLI_BEARER, A2ACLI_API_KEY, …"
 HINTS: Final[dict[type[Exception], str]] = {
     TaskNotFoundError: "apcore-a2a task list shows your tasks at this agent, --debug the exchange",
     TaskNotCancelableError: "The task has already ended. apcore-a2a task get shows its state",

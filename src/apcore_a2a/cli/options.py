@@ -129,6 +129,9 @@ connecting_options: Final = combine(
     ),
     env_option("--bearer", "--token", help="Bearer token. Arguments are visible to other users: prefer A2ACLI_BEARER."),
     env_option("--api-key", help="API key, sent as the agent's card specifies. Prefer A2ACLI_API_KEY."),
+    env_option("--basic", metavar="NAME:PASSWORD", help="Name and password (HTTP Basic). Prefer A2ACLI_BASIC."),
+    env_option("--client-id", help="Client id for OAuth 2.0 client credentials, with the card's token endpoint."),
+    env_option("--client-secret", help="Secret of that client. Prefer A2ACLI_CLIENT_SECRET."),
     env_option(
         "--svc-param",
         "--header",
@@ -184,6 +187,9 @@ class CommonOptions(Struct, frozen=True, kw_only=True):
     """As the user wrote it: a host, an address, or the path of a card. Printed commands repeat it in this form."""
     bearer: str | None = None
     api_key: str | None = None
+    basic: str | None = None
+    client_id: str | None = None
+    client_secret: str | None = None
     headers: dict[str, str] = {}
     version: Version | None = None
     bindings: tuple[BindingName, ...] = ()
@@ -199,7 +205,7 @@ class CommonOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def has_credentials(self) -> bool:
-        return bool(self.bearer or self.api_key)
+        return bool(self.bearer or self.api_key or self.basic or self.client_id)
 
 
 def read_common(given: dict[str, Any], *names: str) -> tuple[CommonOptions, list[str]]:
@@ -215,6 +221,9 @@ def read_common(given: dict[str, Any], *names: str) -> tuple[CommonOptions, list
         agent=agent,
         bearer=given["bearer"],
         api_key=given["api_key"],
+        basic=given["basic"],
+        client_id=given["client_id"],
+        client_secret=given["client_secret"],
         headers=dict(given["svc_param"]),
         version=given["a2a_version"],
         bindings=tuple(bindings),

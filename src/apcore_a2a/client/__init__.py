@@ -1,6 +1,6 @@
 """Client for any A2A agent: `A2AClient`, its synchronous form `Client`, authentication, and their errors."""
 
-from apcore_a2a.client.auth import ApiKeyAuth, BearerAuth, OAuth2ClientCredentials
+from apcore_a2a.client.auth import ApiKeyAuth, BasicAuth, BearerAuth, CardAuth, OAuth2ClientCredentials
 from apcore_a2a.client.client import A2AClient
 from apcore_a2a.client.options import Retry
 from apcore_a2a.client.sync import Client
@@ -36,7 +36,9 @@ __all__ = [
     "A2AServerError",
     "AgentError",
     "ApiKeyAuth",
+    "BasicAuth",
     "BearerAuth",
+    "CardAuth",
     "Client",
     "ContentTypeNotSupportedError",
     "ExtendedAgentCardNotConfiguredError",

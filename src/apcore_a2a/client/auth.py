@@ -1,10 +1,11 @@
 """Client credentials (bearer tokens, API keys, OAuth 2.0 access tokens), and the origins to which they may be sent."""
 
 import asyncio
+import re
 import time
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import SplitResult, quote_plus, urlencode, urlsplit
 from weakref import WeakKeyDictionary
 
@@ -14,7 +15,7 @@ from msgspec import Struct
 from apcore_a2a.clean_text import clean_line
 from apcore_a2a.client.failures import MAX_TEXT
 from apcore_a2a.client.transport import HttpRequest, HttpResponse
-from apcore_a2a.errors import InvalidParamsError, ParseError, UnauthenticatedError
+from apcore_a2a.errors import A2AError, InvalidParamsError, ParseError, UnauthenticatedError
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.decoding import decode
 
@@ -179,6 +180,30 @@ class ApiKeyAuth:
 
     def __repr__(self) -> str:
         return f"ApiKeyAuth(…, header={self._header!r})"
+
+
+class BasicAuth:
+    """A name and a password (HTTP Basic, RFC 7617).
+
+    Example:
+        >>> BasicAuth("ada", "secret")
+        BasicAuth('ada', …)
+    """
+
+    def __init__(self, name: str, password: str) -> None:
+        if ":" in name:
+            raise ValueError("The name of HTTP Basic credentials must not contain a colon")
+        self._name = name
+        self._header = f"Basic {b64encode(f'{name}:{password}'.encode()).decode()}"
+
+    async def headers(self, context: AuthContext) -> Mapping[str, str]:
+        return {"Authorization": self._header}
+
+    def renew(self) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return f"BasicAuth({self._name!r}, …)"
 
 
 def to_auth(auth: "str | TokenProvider | Auth | None") -> Auth | None:
@@ -362,3 +387,193 @@ def _check_trusted(url: str, context: AuthContext) -> str:
             "Pass token_url=, or add its origin to allow_origins="
         )
     return url
+
+
+# ---- the security schemes of a card ---------------------------------------------------------------------------------
+# Invariant: an agent receives only the credential that its card asks for.
+
+_TOKEN_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,200}")  # RFC 9110 §5.6.2: the name of a header or cookie
+
+
+class CardAuth:
+    """Credentials of several kinds, of which the client sends those that the agent's card asks for.
+
+    The first security requirement of the card that these credentials satisfy decides. If the card has no requirements,
+    each of its security schemes counts as one. If it has no schemes either, the first of the credentials is sent.
+
+    Args:
+        token: A bearer token, for bearer, OAuth 2.0 and OpenID Connect schemes.
+        api_key: An API key, sent in the header or cookie that the card names.
+        basic: A name and a password, or `BasicAuth`.
+        client: Id and secret of an OAuth 2.0 client, or `OAuth2ClientCredentials`.
+
+    Example:
+        >>> CardAuth(token="secret", api_key="secret")
+        CardAuth(token=…, api_key=…)
+    """
+
+    def __init__(
+        self,
+        *,
+        token: str = "",
+        api_key: str = "",
+        basic: tuple[str, str] | BasicAuth | None = None,
+        client: tuple[str, str] | OAuth2ClientCredentials | None = None,
+    ) -> None:
+        self._token = BearerAuth(token) if token else None
+        self._api_key = check_header(api_key) if api_key else ""
+        self._basic = BasicAuth(*basic) if isinstance(basic, tuple) else basic
+        self._client = OAuth2ClientCredentials(*client) if isinstance(client, tuple) else client
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> "CardAuth":
+        """Return the credentials in the variables of the command line.
+
+        These are A2ACLI_BEARER, A2ACLI_API_KEY, A2ACLI_BASIC (`name:password`), A2ACLI_CLIENT_ID and
+        A2ACLI_CLIENT_SECRET.
+
+        Example:
+            >>> CardAuth.from_environment({"A2ACLI_API_KEY": "secret"})
+            CardAuth(api_key=…)
+        """
+        basic: tuple[str, str] | None = None
+        if environ.get("A2ACLI_BASIC"):
+            name, _, password = environ["A2ACLI_BASIC"].partition(":")
+            basic = (name, password)
+        client: tuple[str, str] | None = None
+        if environ.get("A2ACLI_CLIENT_ID"):
+            client = (environ["A2ACLI_CLIENT_ID"], environ.get("A2ACLI_CLIENT_SECRET", ""))
+        return cls(
+            token=environ.get("A2ACLI_BEARER", ""),
+            api_key=environ.get("A2ACLI_API_KEY", ""),
+            basic=basic,
+            client=client,
+        )
+
+    async def headers(self, context: AuthContext) -> Mapping[str, str]:
+        card = context.card
+        if card is None:
+            # The card, which names the scheme, is still to be fetched. Hosts that protect cards ask for a token.
+            return await _headers_of([self._token or self._client], context)
+        schemes = card.security_schemes or {}
+        alternatives = _alternatives(card)
+        if not alternatives:
+            key = ApiKeyAuth(self._api_key) if self._api_key else None
+            return await _headers_of([self._token or self._client or key or self._basic], context)
+        for names in alternatives:
+            chosen = [self._choose(schemes.get(name, {})) for name in names]
+            if all(is_satisfied for is_satisfied, _ in chosen):
+                return await _headers_of([auth for _, auth in chosen], context)
+        raise UnauthenticatedError(f"{name_schemes(card)}. {self!r} contains none of these. Pass auth=")
+
+    def _choose(self, scheme: dict[str, Any]) -> tuple[bool, Auth | None]:
+        """Return whether the credentials satisfy a scheme, and the one to send."""
+        match scheme:
+            case {"mtlsSecurityScheme": _}:
+                return True, None  # the certificate of the connection, which only the transport knows
+            case {"apiKeySecurityScheme": dict(asked)} if self._api_key:
+                return True, _key_auth(self._api_key, asked)
+            case {"httpAuthSecurityScheme": {"scheme": str(name)}} if name.lower() == "basic":
+                return self._basic is not None, self._basic
+            case {"httpAuthSecurityScheme": {"scheme": str(name)}} if name.lower() != "bearer":
+                return False, None
+            case {"oauth2SecurityScheme": {"flows": {"clientCredentials": _}}} if self._client is not None:
+                return True, self._client
+            case {"httpAuthSecurityScheme": _} | {"oauth2SecurityScheme": _} | {"openIdConnectSecurityScheme": _}:
+                auth = self._token or self._client
+                return auth is not None, auth
+        return False, None
+
+    def renew(self) -> bool:
+        return self._client is not None and self._client.renew()
+
+    def __repr__(self) -> str:
+        given = {"token": self._token, "api_key": self._api_key, "basic": self._basic, "client": self._client}
+        return f"CardAuth({', '.join(f'{name}=…' for name, value in given.items() if value)})"
+
+
+class _Cookie:
+    """An API key in a cookie."""
+
+    def __init__(self, name: str, key: str) -> None:
+        self._header = f"{name}={key}"
+
+    async def headers(self, context: AuthContext) -> Mapping[str, str]:
+        return {"Cookie": self._header}
+
+    def renew(self) -> bool:
+        return False
+
+
+def _key_auth(key: str, asked: Mapping[str, Any]) -> Auth:
+    """Return the key in the header or cookie of an API key scheme."""
+    name = str(asked.get("name") or "")
+    location = str(asked.get("location", "header"))
+    # The card chooses the name. It must not be able to add a second header.
+    if not _TOKEN_NAME.fullmatch(name):
+        shown = clean_line(name, MAX_TEXT)
+        raise A2AError(f"The agent wants its API key as {shown!r}, which is not a valid header or cookie name")
+    match location:
+        case "header":
+            return ApiKeyAuth(key, header=name)
+        case "cookie":
+            return _Cookie(name, key)
+    # A2A 1.0 §4.5.2 also has `query`. A key in an address ends up in logs and in error texts, so it is not sent.
+    shown = clean_line(location, MAX_TEXT)
+    raise A2AError(f"The agent expects the API key in the {shown}, which this client does not support")
+
+
+async def _headers_of(auths: Iterable[Auth | None], context: AuthContext) -> Mapping[str, str]:
+    found: dict[str, str] = {}
+    for auth in auths:
+        if auth is not None:
+            found.update(await auth.headers(context))
+    return found
+
+
+def _alternatives(card: AgentCard) -> list[list[str]]:
+    """Return the security requirements of a card, each a list of schemes, those that require nothing at the end."""
+    alternatives = [list(requirement.get("schemes", {})) for requirement in card.security_requirements]
+    if not alternatives:
+        alternatives = [[name] for name in card.security_schemes or {}]
+    return sorted(alternatives, key=lambda names: not names)
+
+
+def name_schemes(card: AgentCard) -> str:
+    """Return a sentence that names the credentials that a card asks for, or an empty string if it names none.
+
+    Example:
+        >>> scheme = {"apiKeySecurityScheme": {"location": "header", "name": "X-Key"}}
+        >>> name_schemes(AgentCard(name="a", supported_interfaces=(), security_schemes={"key": scheme}))
+        "The agent card asks for an API key in the header 'X-Key' (scheme 'key')"
+    """
+    schemes = card.security_schemes or {}
+    offers: list[str] = []
+    for names in _alternatives(card):
+        parts = [f"{_describe(schemes.get(name, {}))} (scheme {name!r})" for name in names]
+        if parts:
+            offers.append(" and ".join(parts))
+    if not offers:
+        return ""
+    return clean_line(f"The agent card asks for {', or '.join(offers)}", MAX_TEXT)
+
+
+def _describe(scheme: Mapping[str, Any]) -> str:
+    match scheme:
+        case {"apiKeySecurityScheme": dict(asked)}:
+            return f"an API key in the {asked.get('location', 'header')} {asked.get('name')!r}"
+        case {"httpAuthSecurityScheme": {"scheme": str(name)}} if name.lower() == "basic":
+            return "a name and a password (HTTP Basic)"
+        case {"httpAuthSecurityScheme": {"scheme": str(name)}} if name.lower() != "bearer":
+            return f"HTTP credentials of the type {name}"
+        case {"httpAuthSecurityScheme": _}:
+            return "a bearer token"
+        case {"oauth2SecurityScheme": {"flows": {"clientCredentials": _}}}:
+            return "an OAuth 2.0 token, or the id and secret of a client"
+        case {"oauth2SecurityScheme": _}:
+            return "an OAuth 2.0 token"
+        case {"openIdConnectSecurityScheme": _}:
+            return "an OpenID Connect token"
+        case {"mtlsSecurityScheme": _}:
+            return "a client certificate"
+    return "credentials of an unknown type"

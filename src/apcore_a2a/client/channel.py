@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from msgspec.structs import replace
 
-from apcore_a2a.client.auth import AuthContext
+from apcore_a2a.client.auth import AuthContext, name_schemes
 from apcore_a2a.client.bindings import ChosenInterface, Exchange, WebhookExchange
 from apcore_a2a.client.discovery import BINDINGS, MAX_CARD, Discovery
 from apcore_a2a.client.failures import from_status
@@ -87,13 +87,29 @@ class Channel:
     async def _exchange(
         self, request: HttpRequest, read: Callable[[HttpResponse], Any], options: ResolvedOptions
     ) -> Any:
+        response = await self._send(request, options)
         try:
-            return read(await self._send(request, options))
-        except UnauthenticatedError:
+            return read(response)
+        except UnauthenticatedError as error:
             if options.auth is None or not options.auth.renew():
-                raise
+                raise self._with_schemes(error) from None
         # A rejected request was not executed, so even a message may be sent again, with the renewed credentials.
-        return read(await self._send(request, options))
+        return self._read(read, await self._send(request, options))
+
+    def _read(self, read: Callable[[HttpResponse], Any], response: HttpResponse) -> Any:  # Any: as in `_exchange`
+        try:
+            return read(response)
+        except UnauthenticatedError as error:
+            raise self._with_schemes(error) from None
+
+    def _with_schemes(self, error: UnauthenticatedError) -> UnauthenticatedError:
+        """Add the credentials that the card asks for to the text of an error: a challenge seldom names them all."""
+        card = self.discovery.known_card
+        schemes = "" if card is None else name_schemes(card)
+        if schemes:
+            error.message = f"{error.message}. {schemes}"
+            error.args = (error.message,)
+        return error
 
     async def events(
         self, operation: Operation, request: Value, options: ResolvedOptions, last_id: str = ""
@@ -115,7 +131,8 @@ class Channel:
                 if not is_stream:  # an error, or a single answer instead of a stream
                     body = await read_all(response, self.settings.max_response)
             if not is_stream:
-                yield EventWithId(exchange.result(HttpResponse(response.status, response.headers, body)), "")
+                answer = HttpResponse(response.status, response.headers, body)
+                yield EventWithId(self._read(exchange.result, answer), "")
                 return
             async with aclosing(self._read_events(exchange, response)) as received:
                 async for event in received:

@@ -3,9 +3,9 @@
 A message type is a table of fields (`v1.py`, `v03.py`), which tests compare with the official descriptors. Bytes fields
 are `bytes` in decoded objects, and may be base64 in objects to encode.
 
-Invariants: the work for a message is limited by `FieldReader.left`, and its depth by MAX_DEPTH. Of a repeated occurrence of
-a field the last one counts, and messages are merged. Unknown fields are skipped. Default values are not written, except
-in a oneof and in fields with presence.
+Invariants: the work for a message is limited by `FieldReader.left`, and its depth by MAX_DEPTH. Of a repeated field
+that is not a list the last occurrence counts, and messages are merged. Unknown fields are skipped. Default values are
+not written, except in a oneof and in fields with presence.
 """
 
 import binascii

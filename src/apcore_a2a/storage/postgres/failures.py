@@ -30,7 +30,7 @@ BY_STATE: Final = {
     "23": DatabaseFailure.REFUSED,  # constraints
     "25006": DatabaseFailure.LOST,  # read-only: a standby that was not promoted yet, or a primary that was demoted
     "25P03": DatabaseFailure.LOST,  # the transaction was idle for too long
-    "28": DatabaseFailure.LOST,  # user or password: only connecting fails with it, for example while a password is changed
+    "28": DatabaseFailure.LOST,  # user or password: only connecting fails with it, as while a password is changed
     "3D": DatabaseFailure.LOST,  # no such database: the same, for example while it is restored
     "3F": DatabaseFailure.BUG,  # no such schema
     "40": DatabaseFailure.BUSY,  # serialization failure, deadlock

@@ -57,6 +57,7 @@ def test_the_numbers_on_the_pages_are_those_of_the_code() -> None:
     pauses = ", ".join(f"{pause:g}" for pause in TIMING.save_retries)
     expected = [
         (waits["a blocking send"], f"({DEFAULTS.execution_timeout:g} s), then {TIMING.cancel_grace:g} s"),
+        (waits["a send for a task of another replica"], f"({DEFAULTS.execution_timeout:g} s; one hour without one)"),
         (waits["a message to a running task"], f"{task.MAX_QUEUED} may wait"),
         (waits["a cancel"], f"{STOPPED:g} s, then"),
         (waits["the task of a stopped agent"], f"{TIMING.cancel_grace:g} s"),

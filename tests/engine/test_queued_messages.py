@@ -8,13 +8,13 @@ import pytest
 from apcore_a2a.agent import Admission, AgentEvent, Call, Remember
 from apcore_a2a.engine import recovery
 from apcore_a2a.engine.agent_output import UNANSWERED_KEY
-from apcore_a2a.errors import InvalidParamsError, StoreUnavailableError
+from apcore_a2a.errors import AgentError, InvalidParamsError, StoreUnavailableError
 from apcore_a2a.protocol.model import Task, TaskState
 from apcore_a2a.storage.contract import Page, Query
 from tests.engine.driving import QUICK, User, serving, settle, soon, text_of, until, words
 from tests.engine.fake_disk import FakeDisk
 from tests.engine.test_recovery import dying
-from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent
+from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, Step, chunk
 
 S = TaskState
 ASKED = "What next?"
@@ -156,6 +156,51 @@ async def test_a_message_whose_turn_comes_while_the_store_is_away_is_run_when_it
     assert done.status.state in (S.COMPLETED, S.FAILED)
     assert words(done) == ["first", ASKED, "second"]
     assert (done.status.state is S.COMPLETED) == (fault == "before")  # "after": it began, and may not begin twice
+
+
+@pytest.mark.parametrize("fault", ["before", "after"])
+@pytest.mark.parametrize(
+    "end", [COMPLETED, chunk("a", append=True), AgentError("No more")], ids=["ends", "adds", "raises"]
+)
+async def test_what_waits_survives_an_end_whose_first_write_fails(end: Step, fault: str) -> None:
+    gate = Gate()
+    agent = ScriptedAgent({"first": (gate, end)})
+    disk = FakeDisk()
+    async with serving(agent, disk, timing=QUICK) as engine:
+        alice = User(engine)
+        task = await queue_two(alice, gate)
+        written = disk.writes
+        disk.fault = lambda n: fault if n == written + 1 else ""
+        gate.open()
+        done = await at_rest(alice, task)
+    assert (words(done), unanswered(done)) == (["first", "second", "third"], ["second", "third"])
+    assert done.status.state is (S.COMPLETED if end is COMPLETED else S.FAILED)
+
+
+@pytest.mark.parametrize("fault", ["before", "after"])
+async def test_what_waits_survives_a_cancel_whose_first_write_fails(fault: str) -> None:
+    gate = Gate()
+    agent = ScriptedAgent({"first": (gate, ASKS)})
+    disk = FakeDisk()
+    async with serving(agent, disk, timing=QUICK) as engine:
+        alice = User(engine)
+        task = await queue_two(alice, gate)
+        written = disk.writes
+        disk.fault = lambda n: fault if n == written + 1 else ""
+        canceled = await alice.cancel(task)
+    assert (words(canceled), unanswered(canceled)) == (["first", "second", "third"], ["second", "third"])
+
+
+async def test_an_agent_whose_question_is_not_stored_at_first_still_asks_it() -> None:
+    disk = FakeDisk()
+    disk.fault = lambda n: "before" if n == 2 else ""
+    agent = ScriptedAgent({"ask": (Remember({"step": 1}), chunk("a"), ASKS)})
+    async with serving(agent, disk, timing=QUICK) as engine:
+        alice = User(engine)
+        asked = await alice.send("ask")
+        assert (asked.status.state, text_of(asked)) == (S.INPUT_REQUIRED, ASKED)
+        await alice.send("go on", task_id=asked.id)
+    assert agent.calls[1].memo == {"step": 1}
 
 
 async def test_a_store_that_cannot_be_asked_when_its_turn_comes_does_not_refuse_a_message() -> None:

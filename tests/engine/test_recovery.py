@@ -106,6 +106,67 @@ async def test_what_may_be_repeated_is_run_again_with_all_that_was_known() -> No
     assert [task.id for task in again.references] == [earlier.id]
 
 
+async def test_a_rerun_keeps_what_earlier_turns_produced_and_drops_what_it_interrupts() -> None:
+    gate = Gate()
+    agent = ScriptedAgent(
+        {
+            "ask": (chunk("a"), chunk("kept", artifact_id="other"), ASKS),
+            "answer": (
+                chunk("b", append=True),
+                chunk("changed", artifact_id="other"),
+                chunk("new", artifact_id="third"),
+                status(S.WORKING, "halfway"),
+                status(S.WORKING, "nearly"),
+                gate,
+                COMPLETED,
+            ),
+        },
+        retry_safe=True,
+    )
+    async with dying(agent, FakeDisk()) as (engine, left):
+        alice = User(engine)
+        asked = await alice.send("ask")
+        await alice.start("answer", task_id=asked.id)
+        await gate.reached()
+    (row,) = left[0].rows.values()
+    async with serving(agent, left[0]) as engine:
+        await until(lambda: len(agent.calls) == 3)
+        again = agent.calls[2].task
+        gate.open()
+        await until(lambda: engine.live_tasks == 0)
+        done = await User(engine).get(asked)
+    assert chunks_of(again) == ["a", "kept"]
+    assert words(again) == ["ask", "What next?", "answer"]
+    assert chunks_of(done) == ["a", "b", "changed", "new"]
+    assert words(done) == ["ask", "What next?", "answer", "halfway", "nearly"]
+    first, second = agent.calls[1:]
+    assert second.history == first.history
+    assert second.waited_in is first.waited_in is S.INPUT_REQUIRED
+    assert row.state is S.COMPLETED
+
+
+async def test_a_rerun_drops_no_earlier_turn_if_the_store_has_no_events() -> None:
+    class Documents(FakeDisk):
+        """A store that keeps the task, and not its events."""
+
+        async def events(self, *_: object, **__: object) -> None:
+            return None
+
+    gate = Gate()
+    agent = ScriptedAgent(
+        {"ask": (chunk("a"), ASKS), "answer": (chunk("b", artifact_id="two"), gate, COMPLETED)}, retry_safe=True
+    )
+    async with dying(agent, FakeDisk()) as (engine, left):
+        alice = User(engine)
+        asked = await alice.send("ask")
+        await alice.start("answer", task_id=asked.id)
+        await gate.reached()
+    gate.open()
+    async with serving(agent, Documents(left[0].rows)) as engine:
+        await until(lambda: engine.live_tasks == 0)
+        assert chunks_of(await User(engine).get(asked)) == ["a", "b"]
+
+
 async def test_a_subscriber_finds_the_task_again_where_it_was() -> None:
     gate = Gate()
     agent = ScriptedAgent(default=(chunk("a", append=True), gate, COMPLETED), retry_safe=True)

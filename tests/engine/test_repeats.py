@@ -133,6 +133,79 @@ async def test_an_answer_repeated_while_it_waits_for_its_turn_is_not_run_twice(s
     assert len(agent.calls) == 2
 
 
+async def test_an_answer_repeated_while_it_is_in_the_queue_is_queued_and_run_once(store: Store) -> None:
+    gate = Gate()
+    turn = Gate()
+    agent = ScriptedAgent({"first": (gate, ASKS), "answer": (turn, chunk("once"), ASKS)})
+    async with serving(agent, store) as engine:
+        alice = User(engine)
+        task = await alice.start("first")
+        await gate.reached()
+        answer: dict[str, Any] = {"task_id": task.id, "message_id": "a", "key": "k"}
+        for _ in range(3):
+            await alice.start("answer", **answer)
+        blocking = asyncio.create_task(alice.send("answer", **answer))
+        await settle()
+        if isinstance(store, FakeDisk):
+            assert store.rows[task.id].run.count(b'"answer"') == 1
+        gate.open()
+        await turn.reached()
+        await settle()
+        assert not blocking.done()  # a blocking send answers with a task at rest
+        turn.open()
+        done = await soon(blocking)
+        await until(lambda: engine.live_tasks == 0)
+        assert await alice.get(task) == done
+    assert (done.status.state, len(agent.calls)) == (S.INPUT_REQUIRED, 2)
+    if isinstance(store, FakeDisk):
+        assert store.rows[task.id].run == b""
+
+
+@pytest.mark.parametrize("fault", ["", "before"])
+async def test_a_copy_is_acknowledged_when_the_first_one_is_stored(fault: str) -> None:
+    gate = Gate()
+    agent = ScriptedAgent({"first": (gate, ASKS)}, default=(ASKS,))
+    disk = FakeDisk()
+    async with serving(agent, disk) as engine:
+        alice = User(engine)
+        task = await alice.start("first")
+        await gate.reached()
+        disk.hold()
+        disk.fault = lambda number: fault
+        answer: dict[str, Any] = {"task_id": task.id, "message_id": "a", "key": "k"}
+        copies = [asyncio.create_task(alice.start("answer", **answer)) for _ in range(2)]
+        await until(lambda: disk.waiting == 1)
+        await settle()
+        assert [copy.done() for copy in copies] == [False, False]
+        disk.let_go()
+        disk.fault = lambda number: ""
+        for copy in copies:
+            if fault:
+                with pytest.raises(StoreUnavailableError):
+                    await soon(copy)
+            else:
+                await soon(copy)
+        gate.open()
+        await until(lambda: engine.live_tasks == 0)
+    assert len(agent.calls) == (1 if fault else 2)
+
+
+async def test_a_message_that_is_in_the_queue_twice_leaves_it_when_it_is_run() -> None:
+    """The row of a task with a message in its queue names a runner, so another replica would wait for it."""
+    gate = Gate()
+    agent = ScriptedAgent({"first": (gate, ASKS)}, default=(ASKS,))
+    disk = FakeDisk()
+    async with serving(agent, disk) as engine:
+        alice = User(engine)
+        task = await alice.start("first")
+        await gate.reached()
+        for _ in range(2):
+            await alice.start("answer", task_id=task.id, message_id="a")  # without a key, so both are taken
+        gate.open()
+        await until(lambda: engine.live_tasks == 0)
+    assert disk.rows[task.id].run == b""
+
+
 async def test_a_key_whose_task_waits_answers_with_that_task(store: Store) -> None:
     async with serving(ScriptedAgent(default=(ASKS,)), store) as engine:
         alice = User(engine)

@@ -189,6 +189,8 @@ class ReplicaTiming(Struct, frozen=True, kw_only=True):
     which another replica cancels a task without this one."""
     answer: float = 6.0
     """How long another replica may take to answer a request."""
+    longest_silence: float = 3600.0
+    """How long a sender waits for a task of another replica that does not change, if runs have no timeout."""
     answer_poll: float = 0.5
     """The pause between two reads of the answer to a request, because wake-ups may get lost."""
     claim_batch: int = 100

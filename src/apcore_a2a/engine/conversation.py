@@ -11,7 +11,7 @@ the oldest messages are dropped first.
 import asyncio
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec import json
 from msgspec.structs import replace
@@ -33,6 +33,13 @@ TRUNCATED: Final = "apcore.truncated"
 """The metadata key that is true in a truncated message."""
 
 
+class EarlierTask(NamedTuple):
+    """A task as it was before the turn that is run again, or None if it did not exist."""
+
+    task_id: str
+    task: Task | None
+
+
 class Conversations:
     """Reads conversations from the store, at most `limit` messages of each."""
 
@@ -40,10 +47,14 @@ class Conversations:
         self._store = store
         self._limit = limit
 
-    async def add_history(self, call: Call, context: CallContext) -> None:
-        """Add the earlier messages of the context, and the tasks that the message refers to, to the call."""
+    async def add_history(self, call: Call, context: CallContext, *, task: EarlierTask | None = None) -> None:
+        """Add the earlier messages of the context, and the tasks that the message refers to, to the call.
+
+        `task` replaces the stored task of the call.
+        """
         if self._limit:
-            call.history = await read_conversation(self._store, context.owner, call.task.context_id, limit=self._limit)
+            context_id = call.task.context_id
+            call.history = await read_conversation(self._store, context.owner, context_id, limit=self._limit, task=task)
         found: list[Task] = []
         for task_id in call.message.reference_task_ids[:MAX_REFERENCES]:
             record = await self._store.load(task_id, context.owner)
@@ -52,10 +63,12 @@ class Conversations:
         call.references = tuple(found)
 
 
-async def read_conversation(store: Store, owner: str, context_id: str, *, limit: int) -> tuple[Message, ...]:
+async def read_conversation(
+    store: Store, owner: str, context_id: str, *, limit: int, task: EarlierTask | None = None
+) -> tuple[Message, ...]:
     """Return the latest messages of an owner's tasks in a context, oldest first: within `limit` and `MAX_BYTES`."""
     query = Query(owner=owner, limit=limit, context_id=context_id, by_creation=True)
-    found = _Found(limit)
+    found = _Found(limit, task)
     while True:  # a page ends early if its tasks are large
         page = await store.page(query)
         if sum(len(record.document.body) for record in page.records) > LARGE:
@@ -70,7 +83,8 @@ async def read_conversation(store: Store, owner: str, context_id: str, *, limit:
 class _Found:
     """The messages of a conversation, newest first, until the limits are reached."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, replaced: EarlierTask | None) -> None:
+        self._replaced = replaced
         self.newest_first: list[Message] = []
         self.is_full = False
         self._limit = limit
@@ -79,7 +93,7 @@ class _Found:
     def add(self, records: Sequence[Record]) -> None:
         """Add the messages of these tasks, which are ordered newest first."""
         for record in records:
-            for message in reversed(_messages_of(record.document.task())):
+            for message in reversed(self._messages_of(record.document.task())):
                 size = len(encode(message))
                 if size > MAX_MESSAGE:
                     message = _truncate(message)
@@ -89,6 +103,11 @@ class _Found:
                     self.is_full = True
                     return
                 self.newest_first.append(message)
+
+    def _messages_of(self, task: Task) -> list[Message]:
+        if self._replaced is None or task.id != self._replaced.task_id:
+            return _messages_of(task)
+        return _messages_of(self._replaced.task) if self._replaced.task is not None else []
 
 
 def _messages_of(task: Task) -> list[Message]:

@@ -158,7 +158,12 @@ class Engine:
         """Reject new work from now on, and let the current runs end. `close` waits for them."""
         if not self._runs.draining:
             self._runs.draining = True
-            self._drain.start(self._runs.drain(self.options.shutdown_timeout), name="drain")
+            self._drain.start(self._end_runs(), name="drain")
+
+    async def _end_runs(self) -> None:
+        await self._runs.drain(self.options.shutdown_timeout)
+        if self.replica is not None:
+            self.replica.followers.close()
 
     async def close(self) -> None:
         """End every run and stream, in bounded time, then close the store."""
@@ -222,7 +227,7 @@ class Engine:
         if begun.reply is not None:
             return begun.reply
         if wait:
-            await _wait_for_rest(begun)
+            await self._wait_for_rest(begun)
         snapshot = await begun.live.latest()
         return _trim_history(snapshot.document, history_length)
 
@@ -242,11 +247,24 @@ class Engine:
                 start = _start_of_turn(begun)
             return await self._streams.follow(begun.live, context, place, until=UNTIL_USER_IS_ASKED, start=start)
 
+    async def _wait_for_rest(self, run: Run) -> None:
+        """Wait until the task rests. Hold it meanwhile, so that it is not canceled for having no subscriber."""
+        if run.stage >= RESTED and run.error is None and not run.is_elsewhere:
+            return
+        with run.live.held():
+            await run.until(RESTED)
+            if self.replica is not None and run.is_elsewhere:
+                self._runs.check_draining()  # a retry reaches another replica, which continues the task
+                await self.replica.followers.follow_until(run.live, is_at_rest)
+                return
+        if run.error is not None:
+            raise run.error
+
     async def _answer_elsewhere(self, live: LiveTask, history_length: int | None, *, wait: bool) -> Task | Document:
-        """Return a task that waits in the store for a replica with room."""
+        """Return a task that another replica runs, or that waits for a replica with room."""
         with _released(live):
             if wait and self.replica is not None:
-                await self.replica.followers.wait_until(live, is_at_rest)
+                await self.replica.followers.follow_until(live, is_at_rest)
             snapshot = await live.latest()
         return _trim_history(snapshot.document, history_length)
 
@@ -344,15 +362,6 @@ def _released(live: LiveTask) -> Iterator[LiveTask]:
         yield live
     finally:
         live.release()
-
-
-async def _wait_for_rest(run: Run) -> None:
-    """Wait until the task rests. Hold it meanwhile, so that it is not canceled for having no subscriber."""
-    if run.stage < RESTED:
-        with run.live.held():
-            await run.until(RESTED)
-    if run.error is not None:
-        raise run.error
 
 
 def _start_of_turn(run: Run) -> LogEntry | None:

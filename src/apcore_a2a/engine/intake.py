@@ -21,7 +21,7 @@ from apcore_a2a.engine.replica.requests import ReplicaRequests, TaskElsewhere
 from apcore_a2a.engine.run import OPENED, AgentDecides, NewTask, NextMessage, Run
 from apcore_a2a.engine.runs import Runs
 from apcore_a2a.engine.stored_run import QueuedMessage, StoredRun
-from apcore_a2a.engine.task import LiveTask, dequeue, enqueue, is_settled, reject_message
+from apcore_a2a.engine.task import LiveTask, enqueue, is_settled, reject_message, remove_settled, until_queued
 from apcore_a2a.engine.waiting import Place
 from apcore_a2a.engine.webhooks.operations import Webhooks, check_inline
 from apcore_a2a.errors import (
@@ -105,9 +105,7 @@ class Intake:
         if not message.task_id:
             return await self._repeats.find(message, context, wait=wait)
         async with self.live(message.task_id, context) as live:
-            if not self._repeats.is_in(live, message, context):
-                return None
-            return self._runs.running(live.task.id) or await live.latest()
+            return await self._result_of_repeat(live, message, context, wait=wait)
 
     async def _begin_on_shared_store(
         self, request: SendMessage, context: CallContext, webhook: Webhook | None, *, wait: bool
@@ -215,6 +213,7 @@ class Intake:
                 retry_safe=retry_safe,
                 resumed=call.resumed,
                 memo=call.memo,
+                start=live.version,
             )
             live.set_run(run)
 
@@ -244,13 +243,16 @@ class Intake:
 
     async def _continue(
         self, live: LiveTask, request: SendMessage, context: CallContext, webhook: Webhook | None, *, wait: bool
-    ) -> Run | Snapshot:
+    ) -> Run | Snapshot | TaskElsewhere:
         context_id = request.message.context_id
         if context_id and context_id != live.task.context_id:
             wrong = Violation("message.contextId", "is not the context of message.taskId")
             raise InvalidParamsError("contextId does not match the task", [wrong])
-        if self._repeats.is_in(live, request.message, context):
-            return self._runs.running(live.task.id) or await live.latest()
+        repeated = await self._result_of_repeat(live, request.message, context, wait=wait)
+        if repeated is not None:
+            return repeated
+        if not request.message.message_id:  # its place in the queue and in the history is found by this id
+            request = replace(request, message=replace(request.message, message_id=new_id()))
         if live.has_ended():
             raise _task_ended(live)
         admitted = await self._admit(live, request, context)
@@ -274,6 +276,23 @@ class Intake:
         later = CallContext(caller=context.caller, peer=context.peer)
         self._runs.in_background(self._run_queued(live, place, queued, admitted, later), live)
         await enqueue(live, queued)
+        return await live.latest()
+
+    async def _result_of_repeat(
+        self, live: LiveTask, message: Message, context: CallContext, *, wait: bool
+    ) -> Run | Snapshot | TaskElsewhere | None:
+        """Return the result of an earlier copy of this message to the task, or None if there is no such copy."""
+        if self._repeats.is_in(live, message, context):
+            return await self._repeats.outcome(live.task.id, context, wait=wait)
+        if not self._repeats.is_queued(live, message, context):
+            return None
+        if wait and self._followers is not None and not live.runner.is_none:
+            await self._followers.wait_until_free(live)
+        elif wait:
+            await live.turn.wait(live.join_queue(acknowledged=True))  # a place behind the message
+            live.turn.give()
+        else:
+            await until_queued(live, message.message_id)
         return await live.latest()
 
     async def queue_here(self, live: LiveTask, request: SendMessage, context: CallContext) -> None:
@@ -309,14 +328,14 @@ class Intake:
         try:
             await live.resync()
             request = admitted.call.request
-            if not is_settled(live, queued) and not self._repeats.is_in(live, request.message, context):
+            if is_settled(live, queued):
+                await remove_settled(live, queued)
+            elif not self._repeats.is_in(live, request.message, context):
                 self._check_takes_messages(live)
                 if live.version != admitted.version:
                     # The task has changed while the message waited, so the agent decides again.
                     admitted = await self._admit_again(live, request, context, queued)
                     self._check_takes_messages(live)
-                if queued is not None:
-                    dequeue(live, queued)
                 self._keep_for_restart(live, admitted.call, retry_safe=admitted.retry_safe)
                 run = self._runs.launch(live, admitted.call, NextMessage(), quota_key=context.quota_key)
         finally:
@@ -372,19 +391,11 @@ class Intake:
         if not isinstance(begun, Run):
             return True
         await begun.until(OPENED)
-        if not isinstance(begun.error, StoreUnavailableError):
-            return True
-        live.set_queue((queued, *live.queue))
-        return False
+        return not isinstance(begun.error, StoreUnavailableError)
 
     async def _refuse_queued(self, live: LiveTask, queued: QueuedMessage, error: A2AError) -> None:
         """Record in the task that the agent has rejected a queued message, because the task has changed meanwhile."""
-        dequeue(live, queued)
-        try:
-            await reject_message(live, queued.request.message, f"The message was not taken: {error.message}")
-        except StoreUnavailableError:
-            live.set_queue((queued, *live.queue))
-            raise
+        await reject_message(live, queued.request.message, f"The message was not taken: {error.message}")
 
     def _check_takes_messages(self, live: LiveTask) -> None:
         """Reject a message whose turn has come if the server drains or the task has ended."""
@@ -453,6 +464,10 @@ class Repeats:
         if not self.key_of(message, context):
             return False
         return any(said.message_id == message.message_id for said in live.task.history)
+
+    def is_queued(self, live: LiveTask, message: Message, context: CallContext) -> bool:
+        """Return whether this message waits in the queue of the task."""
+        return bool(self.key_of(message, context)) and message.message_id in live.queue
 
     async def find(
         self, message: Message, context: CallContext, *, wait: bool

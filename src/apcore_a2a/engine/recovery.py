@@ -8,7 +8,8 @@ Invariant: only the process that has claimed a task from the store continues it.
 
 import asyncio
 import logging
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -16,6 +17,8 @@ from apcore_a2a.agent import Call
 from apcore_a2a.engine import runs as runs_module
 from apcore_a2a.engine.agent_output import failed_status
 from apcore_a2a.engine.context import CallContext, ReplicaTiming
+from apcore_a2a.engine.conversation import EarlierTask
+from apcore_a2a.engine.event_log import READ_AT_ONCE
 from apcore_a2a.engine.intake import Intake, new_call
 from apcore_a2a.engine.run import FromQueue, Rerun, Start, Stop
 from apcore_a2a.engine.runs import BackgroundWork, Runs
@@ -23,13 +26,21 @@ from apcore_a2a.engine.stored_run import NO_RUNNER, StoredRun, decode_stored_run
 from apcore_a2a.engine.task import LiveTask, hand_on
 from apcore_a2a.engine.webhooks.operations import Webhooks
 from apcore_a2a.errors import A2AError, AgentError, StaleWriteError, StoreUnavailableError, TaskNotFoundError
-from apcore_a2a.protocol.lifecycle import AT_REST
-from apcore_a2a.protocol.model import SendMessage
+from apcore_a2a.protocol import v1
+from apcore_a2a.protocol.lifecycle import AT_REST, copy
+from apcore_a2a.protocol.model import SendMessage, Task
 from apcore_a2a.storage.contract import Record, ReplicaLease, Store, TaskClaims
 
 logger = logging.getLogger(__name__)
 
 LOST: Final = "Worker lost: the process running this task ended"
+
+
+class InterruptedTurn(NamedTuple):
+    """The task before the turn that is run again (None if there was no task), and at the beginning of this turn."""
+
+    before: Task | None
+    begun: Task
 
 
 class Recovery:
@@ -69,48 +80,85 @@ class Recovery:
             live.runner = NO_RUNNER
         if self._webhooks is not None:
             await self._webhooks.resume(live)
-        if stored is not None:
-            live.set_queue(stored.queue)
+        live.load_queue(stored)
         request = stored.request if stored is not None else None
         if stored is not None and request is not None and stored.may_run_again():
-            call = await self._prepare_rerun(live, stored, request)
+            turn = await _read_turn(self._store, live, stored)
+            call = await self._prepare_rerun(live, stored, request, turn)
             if self._runs.draining and live.is_shared:  # the shutdown began after the claim
                 live.set_run(stored)
                 await hand_on(live)
                 return False
-            self._rerun(live, stored, call)
+            self._rerun(live, stored, call, turn)
             runs_module.log_recovered(live.task, "run again")
             runs_again = True
         elif request is not None or live.state not in AT_REST:
             await live.write(failed_status(AgentError(LOST, kind="WorkerLostError")))
             runs_module.log_recovered(live.task, "failed: its worker is lost")
-        elif not live.queue:
+        elif not live.queue.waiting:
             await live.save_run()  # the claim was for a cancel, and the task waits for its user: give the claim up
         # The queued messages wait again. If the task has just ended, they were rejected, and the queue is empty.
-        for queued in live.queue:
+        for queued in live.queue.waiting:
             self._intake.resume_queued(live, queued)
         return runs_again
 
-    async def _prepare_rerun(self, live: LiveTask, stored: StoredRun, request: SendMessage) -> Call:
+    async def _prepare_rerun(
+        self, live: LiveTask, stored: StoredRun, request: SendMessage, turn: InterruptedTurn
+    ) -> Call:
         """Return the call for an agent that starts again with the request of a process that ended."""
         context = CallContext(caller=stored.caller)
         call = new_call(request, live.task, context)
-        await self._intake.conversations.add_history(call, context)
-        # The stored task contains the message of this run and the artifacts so far. Neither belongs to the history.
-        of_this_run = {call.message.message_id, *(artifact.artifact_id for artifact in live.task.artifacts)}
-        call.history = tuple(said for said in call.history if said.message_id not in of_this_run)
+        await self._intake.conversations.add_history(call, context, task=EarlierTask(live.task.id, turn.before))
         call.resumed = stored.resumed
         call.memo = stored.memo
         call.attempt = stored.attempt + 1
+        if turn.before is not None:
+            call.waited_in = turn.before.status.state
         return call
 
-    def _rerun(self, live: LiveTask, stored: StoredRun, call: Call) -> None:
+    def _rerun(self, live: LiveTask, stored: StoredRun, call: Call, turn: InterruptedTurn) -> None:
         """Start the run from the beginning. `take_over` has the turn already."""
         live.set_run(replace(stored, attempt=stored.attempt + 1))
-        start: Start = Rerun()
+        start: Start = Rerun(turn.begun)
         if stored.attempt == 0:
             start = FromQueue()
         self._runs.launch(live, call, start, quota_key=CallContext(caller=stored.caller).quota_key)
+
+
+async def _read_turn(store: Store, live: LiveTask, stored: StoredRun) -> InterruptedTurn:
+    """Return the task before and at the beginning of the turn that a dead process did not finish.
+
+    What earlier turns produced has been received by clients, so it is kept. If the store does not keep events, or a
+    previous version stored the run, it is unknown which artifacts are from earlier turns, and all are kept.
+    """
+    if not stored.resumed:
+        first = await store.events(live.task.id, live.owner, 0, 1)
+        return InterruptedTurn(None, replace(_replay(None, first) if first else live.task, artifacts=[]))
+    task: Task | None = None
+    version = 0
+    while 0 < stored.start and version < stored.start:
+        records = await store.events(live.task.id, live.owner, version, min(stored.start - version, READ_AT_ONCE))
+        if not records:
+            break
+        task = _replay(task, records)
+        version += len(records)
+    records = await store.events(live.task.id, live.owner, version, 1)
+    if task is None or not records:
+        return InterruptedTurn(live.task, live.task)
+    begun = copy(task)
+    v1.replay(begun, records)
+    return InterruptedTurn(task, begun)
+
+
+def _replay(task: Task | None, records: Sequence[bytes]) -> Task:
+    """Fold stored events into a task, or into the task of the first event."""
+    if task is None:
+        first, _ = v1.decode_record(records[0])
+        assert isinstance(first, Task)  # the first event of each task
+        task = first
+        records = records[1:]
+    v1.replay(task, records)
+    return task
 
 
 # ---- tasks of other replicas ----------------------------------------------------------------------------------------

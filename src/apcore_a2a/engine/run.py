@@ -178,6 +178,9 @@ class NextMessage(Struct, frozen=True, gc=False):
 class Rerun(Struct, frozen=True, gc=False):
     """A repetition of a run from its beginning, after the process that ran it ended or lost its lease."""
 
+    begun: Task
+    """The task as it was when the run began: with its message, and with all that earlier runs produced."""
+
 
 class FromQueue(Struct, frozen=True, gc=False):
     """The first start of a task that was stored to wait for a replica with room."""
@@ -190,6 +193,15 @@ Start = NewTask | AgentDecides | NextMessage | Rerun | FromQueue
 
 BATCH: Final = 64  # events taken from an agent in a row before they are saved and other asyncio tasks run
 _WITH_STATUS: Final = (StatusUpdate, Task)
+_ENDS_RUN: Final = TERMINAL | {TaskState.INPUT_REQUIRED}  # in AUTH_REQUIRED, the agent may go on by itself
+
+
+def _end_task(events: list[CheckedEvent]) -> bool:
+    """Return whether these events of an agent end its task, or ask its user."""
+    if not events:
+        return False
+    last, _ = events[-1]
+    return isinstance(last, _WITH_STATUS) and last.status.state in _ENDS_RUN
 
 
 def stopped_status(stop: Stop) -> StatusUpdate:
@@ -221,6 +233,7 @@ class Run:
         self.earlier: str | None = None
         self.reply: Message | None = None
         self.error: A2AError | None = None
+        self.is_elsewhere = False  # whether another replica continues the task, or may continue it
         self.quota_key = ""  # the quota that the run counts against; set by `Runs`
         self.driver: asyncio.Task[None]
         self.stopping: asyncio.Task[None] | None = None  # set by `Runs.stop`, which stops a run once
@@ -274,8 +287,8 @@ class Run:
                     await add_message(live, self.call.message)
                 case FromQueue():
                     await begin_work(live)
-                case Rerun():
-                    await start_over(live)
+                case Rerun(begun):
+                    await start_over(live, begun)
                 case _:
                     assert_never(start)
         except A2AError as error:
@@ -514,13 +527,19 @@ class Run:
                 await asyncio.sleep(self._timing.retry_pause(attempt))
                 attempt += 1
         self.error = StoreUnavailableError()
+        self.is_elsewhere = self.live.is_shared
         self.live.lose()
 
     async def _write_end(self, end: StatusUpdate, resting: frozenset[TaskState]) -> None:
         live = self.live
-        await live.resync()
+        lost = await live.resync()
+        if _end_task(lost):  # the agent has ended its task, and only the write failed
+            live.begin_save(lost)
+            await live.flush()
+            return
         if self._stop in PROCESS_STOPS and live.state not in resting and may_hand_on(live):
             await hand_on(live)
+            self.is_elsewhere = True
             return
         if live.state not in resting:
             await live.write(end)

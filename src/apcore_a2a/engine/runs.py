@@ -64,6 +64,11 @@ class Runs:
         self._deadline_timer: asyncio.TimerHandle | None = None  # for the first deadline of a run
 
     @property
+    def longest_run(self) -> float | None:
+        """Return the timeout of a run in seconds, or None if it has none."""
+        return self._timeout
+
+    @property
     def active(self) -> int:
         return len(self._active)
 

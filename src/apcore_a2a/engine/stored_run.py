@@ -4,6 +4,7 @@ Invariant: every acknowledged message is stored. It is run when its turn comes, 
 it is rejected instead, its sender finds it in the history of the task, and the reason in the status.
 """
 
+import asyncio
 from typing import Any, Final
 
 from msgspec import Struct, json
@@ -21,6 +22,10 @@ class QueuedMessage(Struct, frozen=True):
     request: SendMessage
     caller: Caller
 
+    @property
+    def message_id(self) -> str:
+        return self.request.message.message_id
+
 
 class StoredRun(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A run with its message queue. `request` is None if there is no run and only messages wait."""
@@ -31,6 +36,8 @@ class StoredRun(Struct, frozen=True, omit_defaults=True, kw_only=True):
     resumed: bool = False
     memo: Any = None
     attempt: int = 1
+    start: int = 0
+    """The version of the task before the message of this run. 0 for a new task."""
     queue: tuple[QueuedMessage, ...] = ()
 
     def may_run_again(self) -> bool:
@@ -59,6 +66,66 @@ def encode_stored_run(run: StoredRun | None, queue: tuple[QueuedMessage, ...]) -
     if queue:
         return encode(StoredRun(queue=queue))
     return b""
+
+
+class MessageQueue:
+    """The acknowledged messages of a task that wait for their turn, in the order in which they will be run.
+
+    Invariant: a message leaves the queue only together with a write that succeeds. It leaves with the event that adds
+    it to the history. If the write of this event fails, the message is in the queue again.
+    """
+
+    __slots__ = ("left", "saves", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: tuple[QueuedMessage, ...] = ()
+        self.saves: dict[str, asyncio.Future[None]] = {}  # by id of the message: done when it is stored, or refused
+        self.left: list[tuple[int, QueuedMessage]] = []  # those that left, until the event with this number is stored
+
+    def __contains__(self, message_id: object) -> bool:
+        return any(queued.message_id == message_id for queued in self.waiting)
+
+    def load(self, messages: tuple[QueuedMessage, ...]) -> None:
+        """Continue with the stored queue."""
+        self.waiting = messages
+        self.left.clear()
+
+    def add(self, queued: QueuedMessage) -> None:
+        self.waiting = (*self.waiting, queued)
+
+    def remove(self, queued: QueuedMessage) -> None:
+        """Remove a message that could not be stored."""
+        self.waiting = tuple(other for other in self.waiting if other is not queued)
+
+    def remove_all(self, message_id: str) -> tuple[QueuedMessage, ...]:
+        """Remove and return the messages with this id, which are settled."""
+        removed = tuple(queued for queued in self.waiting if queued.message_id == message_id)
+        self.waiting = tuple(queued for queued in self.waiting if queued.message_id != message_id)
+        return removed
+
+    def put_back(self, messages: tuple[QueuedMessage, ...]) -> None:
+        self.waiting = (*messages, *self.waiting)
+
+    def leave(self, message_id: str, version: int) -> bool:
+        """Remove the first message with this id, with the event of this number. Return whether there was one."""
+        for place, queued in enumerate(self.waiting):
+            if queued.message_id == message_id:
+                self.left.append((version, queued))
+                self.waiting = (*self.waiting[:place], *self.waiting[place + 1 :])
+                return True
+        return False
+
+    def confirm(self, version: int) -> None:
+        """Forget the messages that left with events that are stored now."""
+        self.left = [(seq, queued) for seq, queued in self.left if seq > version]
+
+    def restore(self, version: int) -> bool:
+        """Return to the stored version. Return whether messages are in the queue again."""
+        self.confirm(version)
+        returned = tuple(queued for _, queued in self.left)
+        self.left.clear()
+        self.put_back(returned)
+        return bool(returned)
 
 
 class Runner(Struct, frozen=True):

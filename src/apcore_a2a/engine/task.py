@@ -28,9 +28,23 @@ from apcore_a2a.engine.agent_output import (
 from apcore_a2a.engine.context import DEFAULTS, EngineOptions, Observer
 from apcore_a2a.engine.conversation import ConversationTurns, RunMemory
 from apcore_a2a.engine.event_log import EventLog, Folded, LogEntry, Snapshot, StoredEvents, fold_records, snapshot_entry
-from apcore_a2a.engine.stored_run import ANY_RUNNER, NO_RUNNER, QueuedMessage, StoredRun, encode_stored_run
+from apcore_a2a.engine.stored_run import (
+    ANY_RUNNER,
+    NO_RUNNER,
+    MessageQueue,
+    QueuedMessage,
+    StoredRun,
+    decode_stored_run,
+    encode_stored_run,
+)
 from apcore_a2a.engine.waiting import Place, Turn
-from apcore_a2a.errors import A2AError, InvalidAgentResponseError, OverloadedError, TaskNotFoundError
+from apcore_a2a.errors import (
+    A2AError,
+    InvalidAgentResponseError,
+    OverloadedError,
+    StoreUnavailableError,
+    TaskNotFoundError,
+)
 from apcore_a2a.ids_and_time import utc_now
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy, fold, keep_transitions, repeats_state, skips_working
@@ -93,7 +107,7 @@ class LiveTask:
         self.turn = Turn(is_taken=record is None)  # the first run of a new task has its turn
         self.memo = record.memo if record else b""  # the agent's memo, as JSON
         self.stored_run: StoredRun | None = None  # what another process would need to run it again
-        self.queue: tuple[QueuedMessage, ...] = ()  # acknowledged messages, in the order in which they will be run
+        self.queue = MessageQueue()
         self.has_webhook = False  # then the task is not canceled when its last subscriber leaves
         self._new_webhook: Webhook | None = None  # stored with a new task
         self._run_body = b""  # `stored_run` and `queue` as a durable store keeps them
@@ -113,6 +127,7 @@ class LiveTask:
         self._unwatched_timer: asyncio.TimerHandle | None = None
         self._out_of_step = False
         self.save_error: BaseException | None = None  # the first since the last `resync`: later ones follow from it
+        self._failed_saves: list[tuple[int, list[CheckedEvent]]] = []  # each with the number of its first event
         self._document: Document | None = None  # the task as of `version`, encoded on the first request
         self._snapshot_entry: LogEntry | None = None  # the same as an event, for streams
         registry.tasks[task.id] = self
@@ -229,22 +244,23 @@ class LiveTask:
     def set_run(self, run: StoredRun | None) -> None:
         """Set what is stored of the task's run from the next write on."""
         self.stored_run = run
-        self._encode_run()
+        self.queue_changed()
 
-    def set_queue(self, queue: tuple[QueuedMessage, ...]) -> None:
-        """Set the acknowledged messages that are stored from the next write on."""
-        self.queue = queue
-        self._encode_run()
+    def load_queue(self, run: StoredRun | None) -> None:
+        """Continue with the queue of a stored run."""
+        self.queue.load(run.queue if run is not None else ())
+        self.queue_changed()
 
     def expect_webhook(self, webhook: Webhook | None) -> None:
         """Note that the task has a webhook. If one is given, it is stored together with the task, which is new."""
         self.has_webhook = True
         self._new_webhook = webhook
 
-    def _encode_run(self) -> None:
+    def queue_changed(self) -> None:
+        """Store the run and the queue as they are now from the next write on."""
         if self._store.durable:  # otherwise nothing outlives the process
-            self._run_body = encode_stored_run(self.stored_run, self.queue)
-            self._queue_body = encode_stored_run(None, self.queue)
+            self._run_body = encode_stored_run(self.stored_run, self.queue.waiting)
+            self._queue_body = encode_stored_run(None, self.queue.waiting)
 
     def _run_to_store(self) -> bytes:
         """Return what to store of the run and the queue with the task in its present state."""
@@ -312,8 +328,8 @@ class LiveTask:
             return  # the record was read before the latest change
         self.memo = record.memo
         self._epoch = record.epoch
-        self.save_error = None
-        self._out_of_step = False
+        self.load_queue(decode_stored_run(record.run))
+        self._in_step()
         if record.version == self.version == self.log.version:
             return
         self.task = copy(record.document.task())
@@ -383,7 +399,7 @@ class LiveTask:
             failure = error
         saving = None
         if folded.entries:  # a memo without events is saved with the next event
-            saving = self._hand_over(folded.entries, folded.records)
+            saving = self._hand_over(folded, events)
         if failure is not None:
             raise failure
         return saving
@@ -407,7 +423,7 @@ class LiveTask:
                     return
             elif skips_working(state, event.status.state):
                 self._fold(*bare_status(TaskState.WORKING, task), folded)
-            if self.queue and event.status.state in TERMINAL:
+            if self.queue.waiting and event.status.state in TERMINAL:
                 event, body = self._reject_queue(event, folded)
         applied = fold(task, event)
         if applied is not event:
@@ -419,34 +435,44 @@ class LiveTask:
         folded.entries.append(LogEntry(self.version, state, body))
         if said is not None:
             body = v1.encode_caused(said, body)
-            fold(task, said)
+            self._add_to_history(said)
         folded.records.append(body)
+
+    def _add_to_history(self, said: Message) -> None:
+        """Add the user's message that caused the latest event. If it was in the queue, it leaves the queue."""
+        fold(self.task, said)
+        if self.queue.leave(said.message_id, self.version):
+            self.queue_changed()
 
     def _reject_queue(self, end: StatusUpdate | Task, folded: Folded) -> tuple[StatusUpdate | Task, bytes]:
         """Reject the queued messages of a task that ends: add them to its history, and name them in its last status."""
-        rejected = [address_message(queued.request.message, self.task) for queued in self.queue]
-        self.set_queue(())
+        rejected = [address_message(queued.request.message, self.task) for queued in self.queue.waiting]
         message_ids = [said.message_id for said in rejected]
         if isinstance(end, Task):  # it has a history of its own
             end = replace(end, history=[*end.history, *rejected])
+            for message_id in message_ids:
+                self.queue.leave(message_id, self.version + 1)
+            self.queue_changed()
         else:
             for said in rejected:
                 self._fold(*bare_status(TaskState.WORKING, self.task), folded, said)
         return detach(with_unanswered(end, message_ids, self.task))
 
-    def _hand_over(self, entries: list[LogEntry], records: list[bytes]) -> Saving:
+    def _hand_over(self, folded: Folded, events: list[CheckedEvent]) -> Saving:
         """Pass folded events to the store, and publish them when they are saved."""
-        change = self._change(records)
+        entries = folded.entries
+        change = self._change(folded.records)
         try:
             saving = self._store.append(change)
         except Exception:
+            self._failed_saves.append((entries[0].seq, events))
             self._out_of_step = True
             raise
         if saving is None:
             self._publish(entries, change)
         else:
             self.unsaved.append(saving)
-            saving.add_done_callback(partial(self._saved, entries, change))
+            saving.add_done_callback(partial(self._saved, entries, change, events))
         return saving
 
     def _change(self, records: list[bytes]) -> Change:
@@ -475,12 +501,15 @@ class LiveTask:
             conversation=piece,
         )
 
-    def _saved(self, entries: list[LogEntry], change: Change, done: "asyncio.Future[None]") -> None:
+    def _saved(
+        self, entries: list[LogEntry], change: Change, events: list[CheckedEvent], done: "asyncio.Future[None]"
+    ) -> None:
         self.unsaved.remove(done)
         error = asyncio.CancelledError() if done.cancelled() else done.exception()
         if error is None:
             self._publish(entries, change)
         else:
+            self._failed_saves.append((entries[0].seq, events))
             self._out_of_step = True
             if self.save_error is None:
                 self.save_error = error
@@ -489,6 +518,8 @@ class LiveTask:
         if entries[0].seq != self.log.version + 1:
             return  # an earlier save failed, or seemed to fail. `resync` finds out, and no reader sees a gap.
         self.log.append(entries, sum(map(len, change.events)))
+        if self.queue.left:
+            self.queue.confirm(self.log.version)
         if entries[-1].state in TERMINAL:
             self._observer.task_ended(self.task.id, self.owner, entries[-1].state)
 
@@ -515,10 +546,10 @@ class LiveTask:
         if self.save_error is not None:
             raise self.save_error
 
-    async def resync(self) -> None:
-        """Read the task from the store again after a failed save."""
+    async def resync(self) -> list[CheckedEvent]:
+        """Read the task from the store again after a failed save. Return the events that are not in the store."""
         if not self._out_of_step:
-            return
+            return []
         while self.unsaved:
             await asyncio.wait(set(self.unsaved))
         record = await self._store.load(self.task.id, self.owner)
@@ -528,14 +559,23 @@ class LiveTask:
         self.version = record.version
         self.is_stored = True
         self._document = None
-        self.save_error = None
-        self._out_of_step = False
+        if self.queue.restore(record.version):
+            self.queue_changed()
+        lost = [event for seq, events in self._failed_saves if seq > record.version for event in events]
+        self._in_step()
         if self._memory is not None:
             self._memory.write_again()
         if record.version != self.log.version:
             self.log.restart(record.version)
         if self.state in TERMINAL:
             self.log.close()
+        return lost
+
+    def _in_step(self) -> None:
+        """Note that the task is as the store has it."""
+        self.save_error = None
+        self._failed_saves.clear()
+        self._out_of_step = False
 
 
 # ---- the stored run and the message queue ---------------------------------------------------------------------------
@@ -550,25 +590,58 @@ async def enqueue(live: LiveTask, queued: QueuedMessage) -> None:
     Raises:
         StoreUnavailableError: the message is not stored, and not in the queue.
     """
-    live.set_queue((*live.queue, queued))
+    saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    live.queue.saves[queued.message_id] = saved
+    live.queue.add(queued)
+    live.queue_changed()
     try:
         await live.save_run()
     except A2AError:
-        dequeue(live, queued)
+        live.queue.remove(queued)
+        live.queue_changed()
         raise
+    finally:
+        live.queue.saves.pop(queued.message_id, None)
+        saved.set_result(None)
 
 
-def dequeue(live: LiveTask, queued: QueuedMessage) -> None:
-    """Remove a message whose turn has come. The run that it begins is stored in its place."""
-    live.set_queue(tuple(other for other in live.queue if other is not queued))
+async def until_queued(live: LiveTask, message_id: str) -> None:
+    """Wait until a message that is in the queue is also stored, so that its copy can be acknowledged.
+
+    Raises:
+        StoreUnavailableError: it could not be stored.
+    """
+    saved = live.queue.saves.get(message_id)
+    if saved is None:
+        return
+    await asyncio.shield(saved)  # the first copy waits for the same future
+    if message_id not in live.queue and all(said.message_id != message_id for said in live.task.history):
+        raise StoreUnavailableError
 
 
 def is_settled(live: LiveTask, queued: QueuedMessage | None) -> bool:
     """Return whether a queued message needs no run: it was rejected, or a write that seemed to fail has stored it."""
     if queued is None:
         return False
-    message_id = queued.request.message.message_id
-    return queued not in live.queue or any(said.message_id == message_id for said in live.task.history)
+    message_id = queued.message_id
+    return message_id not in live.queue or any(said.message_id == message_id for said in live.task.history)
+
+
+async def remove_settled(live: LiveTask, queued: QueuedMessage | None) -> None:
+    """Remove a settled message that is still in the queue, as the copy of a message that its client sent twice.
+
+    Otherwise its task would keep its runner, and other replicas would wait for a run that does not come.
+    """
+    if queued is None or queued.message_id not in live.queue:
+        return
+    removed = live.queue.remove_all(queued.message_id)
+    live.queue_changed()
+    try:
+        await live.save_run()
+    except A2AError:
+        live.queue.put_back(removed)
+        live.queue_changed()
+        raise
 
 
 async def clear_run(live: LiveTask) -> None:
@@ -618,7 +691,7 @@ async def begin_work(live: LiveTask) -> None:
     await live.flush()
 
 
-async def start_over(live: LiveTask) -> None:
-    """Remove the artifacts of an earlier attempt, and set the task to WORKING."""
+async def start_over(live: LiveTask, begun: Task) -> None:
+    """Set the task to WORKING again, as it was when the turn began that an earlier attempt did not finish."""
     working = TaskStatus(state=TaskState.WORKING, timestamp=utc_now())
-    await live.write(replace(live.task, artifacts=[], status=working))
+    await live.write(replace(begun, status=working))

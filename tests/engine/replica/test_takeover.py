@@ -9,13 +9,27 @@ from msgspec.structs import replace
 
 from apcore_a2a.agent import Admission, Call
 from apcore_a2a.engine import recovery
+from apcore_a2a.engine.agent_output import UNANSWERED_KEY
 from apcore_a2a.engine.engine import Engine
+from apcore_a2a.engine.stored_run import QueuedMessage, decode_stored_run, encode_stored_run
 from apcore_a2a.errors import (
     TaskNotFoundError,
 )
 from apcore_a2a.protocol.model import TaskState
 from apcore_a2a.storage.contract import Page, Query
-from tests.engine.driving import User, chunks_of, serving, settle, soon, text_of, until
+from tests.engine.driving import (
+    ALICE,
+    User,
+    chunks_of,
+    metadata_of,
+    request,
+    serving,
+    settle,
+    soon,
+    text_of,
+    until,
+    words,
+)
 from tests.engine.shared_disk import MANUAL, NO_PAUSES, SharedDisk, lose_the_answer
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk
 
@@ -124,6 +138,19 @@ async def test_a_task_that_another_replica_claims_meanwhile_is_left_to_it(
         await settle()
         assert [record.getMessage() for record in caplog.records] == ["task taken over"]
         assert (disk.writes, disk.rows[task.id].state, disk.runners[task.id]) == (1, S.WORKING, "other")
+
+
+async def test_messages_in_the_queue_of_a_silent_replica_are_refused_when_its_task_is_canceled_here(
+    disk: SharedDisk,
+) -> None:
+    async with serve(ScriptedAgent(), disk, peer_cancel=0.1) as engine:
+        task = disk.put("theirs", "other")
+        waiting = QueuedMessage(request("more", task_id=task.id, message_id="waits"), ALICE)
+        stored = decode_stored_run(disk.rows["theirs"].run)
+        disk.rows["theirs"].run = encode_stored_run(stored, (waiting,))
+        canceled = await User(engine).cancel(task)
+    assert (canceled.status.state, words(canceled)) == (S.CANCELED, ["slow", "more"])
+    assert metadata_of(canceled) == {UNANSWERED_KEY: ["waits"]}
 
 
 async def test_a_task_is_taken_over_when_the_store_can_write_again(

@@ -9,15 +9,18 @@ difference is who appends to that log: `refresh` does, with what it reads from t
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from apcore_a2a.engine.context import ReplicaTiming
 from apcore_a2a.engine.replica.lease import Authority
-from apcore_a2a.engine.runs import Runs
+from apcore_a2a.engine.runs import SHUTTING_DOWN, Runs
 from apcore_a2a.engine.stored_run import NO_RUNNER, Runner
 from apcore_a2a.engine.task import LiveTask
-from apcore_a2a.errors import TaskNotFoundError
+from apcore_a2a.errors import OverloadedError, StoreUnavailableError, TaskNotFoundError
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
 from apcore_a2a.storage.contract import FollowedTask, Record, ReplicaLease, Store, TaskUpdate, TaskWatch, WakeUp
+
+NO_CHANGE: Final = "The replica that runs this task reports nothing; try again later"
 
 
 class Followers:
@@ -34,6 +37,7 @@ class Followers:
         self._timing = timing
         self._followed: dict[str, int | None] = {}  # by task id: its number in the store, once that is known
         self._changed: asyncio.Future[None] | None = None  # done when a followed task has changed
+        self._is_closed = False
 
     def __len__(self) -> int:
         return len(self._followed)
@@ -103,10 +107,34 @@ class Followers:
             return holds(live)
         return True
 
-    async def wait_until_free(self, live: LiveTask) -> None:
-        """Wait until no other replica runs the task. Then its turn may be taken here."""
+    async def follow_until(self, live: LiveTask, holds: Callable[[LiveTask], bool]) -> None:
+        """Wait until a condition holds for a task of another replica, for as long as it may be run there.
+
+        Raises:
+            TaskNotFoundError: the task was removed meanwhile.
+            StoreUnavailableError: the task has not changed for longer than a run and the takeover of a run may take.
+            OverloadedError: this replica shuts down. A retry reaches another replica.
+        """
         await self.load(live.task.id, live.owner, follow=True)
-        await self.wait_until(live, _has_no_runner)
+        patience = (self._runs.longest_run or self._timing.longest_silence) + self._lease.seconds + self._timing.answer
+        while True:
+            version, runner = live.version, live.runner
+            await self.wait_until(live, lambda live: self._is_closed or holds(live), patience)
+            if holds(live):
+                return
+            if self._is_closed:
+                raise OverloadedError(SHUTTING_DOWN, retry_after=5)
+            if (version, runner) == (live.version, live.runner):
+                raise StoreUnavailableError(NO_CHANGE)
+
+    async def wait_until_free(self, live: LiveTask) -> None:
+        """Wait until no other replica runs the task. Then its turn may be taken here. Raises as `follow_until`."""
+        await self.follow_until(live, _has_no_runner)
+
+    def close(self) -> None:
+        """End the waits for tasks of other replicas, because this replica shuts down."""
+        self._is_closed = True
+        self.notify()
 
     async def wait_for_change(self, seconds: float) -> None:
         """Wait for a call of `notify`, at most for this time."""

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from apcore_a2a.agents.functions.agent import ask as ask
     from apcore_a2a.agents.functions.skill import skill as skill
     from apcore_a2a.app.serve import async_serve as async_serve
+    from apcore_a2a.app.serve import create_app as create_app
+    from apcore_a2a.app.serve import create_site as create_site
     from apcore_a2a.app.serve import serve as serve
     from apcore_a2a.auth.api_keys import APIKeyAuthenticator as APIKeyAuthenticator
     from apcore_a2a.auth.authenticator import Authenticator as Authenticator
@@ -99,6 +101,8 @@ _EXPORTS: Final = {
     "as_agent": "apcore_a2a.agents.as_agent",
     "ask": "apcore_a2a.agents.functions.agent",
     "async_serve": "apcore_a2a.app.serve",
+    "create_app": "apcore_a2a.app.serve",
+    "create_site": "apcore_a2a.app.serve",
     "mount_remote": "apcore_a2a.remote.mount",
     "serve": "apcore_a2a.app.serve",
     "skill": "apcore_a2a.agents.functions.skill",
@@ -148,6 +152,8 @@ __all__ = [  # noqa: RUF022  # in the order of sorted(), where ruff would put TL
     "as_agent",
     "ask",
     "async_serve",
+    "create_app",
+    "create_site",
     "mount_remote",
     "serve",
     "skill",

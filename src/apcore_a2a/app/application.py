@@ -55,6 +55,19 @@ class Parts(Struct, kw_only=True):
     on_shutdown: tuple[Hook, ...] = ()
 
 
+def make_traffic(settings: Settings) -> Traffic:
+    """Return the limits on connections and on the bytes of requests and responses in progress."""
+    limits = settings.limits
+    return Traffic(
+        max_connections=limit_to_file_descriptors(limits.max_connections),
+        max_connections_per_address=limits.max_connections_per_address,
+        max_body_bytes=limits.max_body_bytes_in_flight,
+        max_body=limits.max_request_bytes,
+        max_answer_bytes=limits.max_answer_bytes_in_flight,
+        proxies=settings.trusted_proxies,
+    )
+
+
 class Application(Starlette):
     """The agent as a Starlette application.
 
@@ -63,24 +76,16 @@ class Application(Starlette):
     mounted in another application and receives no lifespan events, it opens with the first request.
 
     Example:
-        >>> from apcore_a2a import async_serve
+        >>> from apcore_a2a import create_app
         >>> async def shout(text: str) -> str:
         ...     return text.upper()
-        >>> app = asyncio.run(async_serve(shout))
+        >>> app = create_app(shout)
         >>> [skill.id for skill in app.cards.card.skills]
         ['shout']
     """
 
-    def __init__(self, parts: Parts, settings: Settings) -> None:
-        limits = settings.limits
-        self.traffic = Traffic(
-            max_connections=limit_to_file_descriptors(limits.max_connections),
-            max_connections_per_address=limits.max_connections_per_address,
-            max_body_bytes=limits.max_body_bytes_in_flight,
-            max_body=limits.max_request_bytes,
-            max_answer_bytes=limits.max_answer_bytes_in_flight,
-            proxies=settings.trusted_proxies,
-        )
+    def __init__(self, parts: Parts, settings: Settings, *, traffic: Traffic | None = None) -> None:
+        self.traffic = traffic or make_traffic(settings)
         self.metrics = _metrics_of(self) if settings.metrics else None
         self._audit = None if settings.audit_log is None else AuditLog(settings.audit_log)
         self.engine = _make_engine(parts, settings, self.metrics, self._audit)
@@ -89,7 +94,7 @@ class Application(Starlette):
         self._parts = parts
         self._opening = asyncio.Lock()
         self._opened = False
-        self._why_not_open = ""
+        self.why_not_open = ""
         self.health = HealthEndpoint(self.engine, parts.count_modules or self._count_skills)
         self._core = pipeline(
             Served(
@@ -102,7 +107,7 @@ class Application(Starlette):
                 audit=self._audit,
             )
         )
-        super().__init__(lifespan=self._lifespan)
+        super().__init__(lifespan=self.lifespan)
         self.router.default = self._answer_rest  # all requests that no route of the user matches
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -128,7 +133,7 @@ class Application(Starlette):
         try:
             await self.open_or_keep_reason()
         except A2AError as error:
-            logger.error("application did not open", extra={"reason": self._why_not_open})
+            logger.error("application did not open", extra={"reason": self.why_not_open})
             if is_health(scope):
                 await self.health.answer_while_starting(scope, send)
             else:
@@ -151,8 +156,8 @@ class Application(Starlette):
             scope["state"][KEY] = self.traffic
 
         async def send_with_reason(message: Message) -> None:
-            if message["type"] == "lifespan.startup.failed" and self._why_not_open:
-                message = {**message, "message": self._why_not_open}
+            if message["type"] == "lifespan.startup.failed" and self.why_not_open:
+                message = {**message, "message": self.why_not_open}
             await send(message)
 
         return scope, receive, send_with_reason
@@ -161,8 +166,15 @@ class Application(Starlette):
         return len(self.cards.card.skills)
 
     @asynccontextmanager
-    async def _lifespan(self, host: Starlette) -> AsyncIterator[None]:
-        """Open this agent, then close it. `host` may be the application in which it is mounted."""
+    async def lifespan(self, host: Starlette) -> AsyncIterator[None]:
+        """Open this agent, then close it. `host` may be the application in which it is mounted.
+
+        Example:
+            >>> from apcore_a2a import create_app
+            >>> agent = create_app(str.upper)
+            >>> host = Starlette(lifespan=agent.lifespan)
+            >>> host.mount("/agent", agent)
+        """
         await self.open_or_keep_reason()
         with on_exit_signal(self.engine.begin_drain):
             yield
@@ -208,7 +220,7 @@ class Application(Starlette):
         try:
             await self.open()
         except A2AError as error:
-            self._why_not_open = why_not_open(error)
+            self.why_not_open = why_not_open(error)
             raise
         if self.metrics is not None:
             self.metrics.watch_loop()

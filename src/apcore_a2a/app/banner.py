@@ -11,6 +11,7 @@ from rich.text import Text
 
 from apcore_a2a import __version__
 from apcore_a2a.app.application import Application
+from apcore_a2a.app.site import Site
 from apcore_a2a.settings import Settings, hide_password
 from apcore_a2a.storage.memory import InMemoryTaskStore
 from apcore_a2a.web import is_loopback
@@ -27,6 +28,47 @@ _KINDS: Final = {
     "openIdConnect": "OpenID Connect",
     "mutualTLS": "certificate",
 }
+
+
+def show_any(app: Application | Site, listening: str, *, settings: Settings | None = None, reload: str = "") -> None:
+    """Print the banner of one agent, or of several."""
+    if isinstance(app, Application):
+        show(app, listening, settings=settings, reload=reload)
+        return
+    settings = settings or app.settings
+    console = _console()
+    console.print(Text.assemble((f"{len(app.agents)} agents", "bold"), "  ", (f"apcore-a2a {__version__}", "dim")))
+    console.print(_table(_facts_of_site(app, settings, listening, reload)))
+    for warning in _warnings_of_site(app, settings, urlsplit(listening).port):
+        console.print(Text.assemble(("warning ", "yellow"), warning))
+
+
+def log_any(app: Application | Site, listening: str, *, settings: Settings, reload: str = "") -> None:
+    """Write the facts of the banner of one agent, or of several, as log records."""
+    if isinstance(app, Application):
+        log(app, listening, settings=settings, reload=reload)
+        return
+    logger.info("agents started", extra=_facts_of_site(app, settings, listening, reload))
+    for warning in _warnings_of_site(app, settings, urlsplit(listening).port):
+        logger.warning("agent is not safe", extra={"reason": warning})
+
+
+def _facts_of_site(site: Site, settings: Settings, listening: str, reload: str) -> dict[str, str]:
+    root = _address(settings, listening).rstrip("/")
+    facts = {"index": f"{root}/"}
+    for path, agent in site.agents.items():
+        card = agent.cards.card
+        facts[path] = f"{root}{path}/  {card.name}, {_skills([skill.id for skill in card.skills])}"
+    if reload:
+        facts["reload"] = reload
+    return facts
+
+
+def _warnings_of_site(site: Site, settings: Settings, port: int | None) -> list[str]:
+    found = []
+    for path, agent in site.agents.items():
+        found += [f"{path}: {warning}" for warning in warnings(agent, settings, port)]
+    return found
 
 
 def show(app: Application, listening: str, *, settings: Settings | None = None, reload: str = "") -> None:

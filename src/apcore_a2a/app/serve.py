@@ -10,7 +10,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, TypedDict, Unpack
+from typing import Any, Final, Literal, TypedDict, Unpack, cast
 
 import msgspec
 import uvicorn
@@ -20,9 +20,10 @@ from uvicorn.config import LOGGING_CONFIG
 
 from apcore_a2a.agent import Agent
 from apcore_a2a.app import logs
-from apcore_a2a.app.application import Application, Hook, Parts
+from apcore_a2a.app.application import Application, Hook, Parts, make_traffic
 from apcore_a2a.app.card import SigningKeySource
 from apcore_a2a.app.compose import compose, is_apcore
+from apcore_a2a.app.site import ONE_AGENT_ONLY, Site, is_site, make_site, store_of, url_of
 from apcore_a2a.app.stores import Retention, choose_store
 from apcore_a2a.auth.authenticator import Authenticator, as_authenticator
 from apcore_a2a.auth.scopes import ScopedAgent, SkillScopes
@@ -31,6 +32,7 @@ from apcore_a2a.http.card import CardSigner
 from apcore_a2a.http.server.connection import GuardedProtocol
 from apcore_a2a.http.server.server import Server
 from apcore_a2a.http.server.tls import BadTLSFiles, RenewedContext, TLSFiles
+from apcore_a2a.http.traffic import Traffic
 from apcore_a2a.protocol.card import AgentCard, CardMode
 from apcore_a2a.settings import TLS, Limits, Settings, new_keyword
 from apcore_a2a.storage.contract import Store, TaskStore
@@ -105,7 +107,7 @@ def serve(
     Args:
         registry_or_executor: The object to serve: an apcore Registry, Executor or APCore client; an `AgentExecutor`; an
             `Agent`; a plain function; or several functions: a list, a dict by the ids of their skills, a module, an
-            object with public methods.
+            object with public methods. Or several agents by their paths: `{"/math": add, "/weather": registry}`.
         host: The address to bind.
         port: The port to bind.
         **options: See `ServeOptions`.
@@ -131,12 +133,12 @@ def serve(
     read_settings({**options, "host": host, "port": port})  # checks the log level before it is used
     level = options.get("log_level") or "info"
     log_is_ours = logs.configure_server(level)  # before the card is built, which logs problems of modules
-    app = build(registry_or_executor, options, host=host, port=port)
+    app = build_any(registry_or_executor, options, host=host, port=port)
 
     def show_banner(address: str) -> None:
         from apcore_a2a.app import banner  # loads rich, which is not needed before
 
-        banner.show(app, address)
+        banner.show_any(app, address)
 
     log_config: dict[str, Any] | None = LOGGING_CONFIG
     if log_is_ours:
@@ -177,7 +179,7 @@ def run_at(
     """
     lifespan: Literal["on", "auto"] = "auto"
     ws: Literal["none", "auto"] = "auto"
-    if isinstance(app, Application):
+    if isinstance(app, Application | Site):
         lifespan = "on"
         ws = "none"  # a WebSocket handshake is answered as any other request
     try:
@@ -224,8 +226,64 @@ def _tls_context(settings: Settings) -> RenewedContext | None:
     return RenewedContext(files)
 
 
+def create_app(target: object, **options: Unpack[ServeOptions]) -> Application:
+    """Return the agent as an ASGI application, for `uvicorn module:app` or for your own application. Binds nothing.
+
+    The application opens and closes by its lifespan. In an application of your own, pass `lifespan=agent.lifespan`, and
+    mount it: `app.mount("/agent", agent)`.
+
+    Raises:
+        ValueError: an option is not valid, or the registry has no modules.
+        TypeError: there is no such option, or the object cannot be served.
+
+    Example:
+        >>> from apcore_a2a import create_app
+        >>> async def echo(message: str) -> str:
+        ...     return message
+        >>> app = create_app(echo, name="echo")
+        >>> app.cards.card.name
+        'echo'
+    """
+    _refuse_address(options)
+    if is_site(target):
+        raise TypeError("create_app makes one agent: for several agents by their paths, call create_site")
+    return build(target, options)
+
+
+def create_site(agents: Mapping[str, object], **options: Unpack[ServeOptions]) -> Site:
+    """Return several agents as one ASGI application, each at its own path, with an index and a catalog.
+
+    Args:
+        agents: What to serve at each path: anything that `create_app` takes, or an application that it has returned.
+        **options: See `ServeOptions`. They hold for every agent that is not an application yet. `store` becomes a file
+            or a schema for each agent.
+
+    Raises:
+        ValueError: a path or an option is not valid.
+        TypeError: there is no such option, or it is for one agent only, or an object cannot be served.
+
+    Example:
+        >>> from apcore_a2a import create_site
+        >>> def add(a: int, b: int) -> int:
+        ...     return a + b
+        >>> site = create_site({"/math": add, "/shout": str.upper})
+        >>> sorted(site.agents)
+        ['/math', '/shout']
+    """
+    _refuse_address(options)
+    if not is_site(agents):
+        raise TypeError('create_site takes agents by their paths, as in {"/math": add}')
+    return build_site(agents, options)
+
+
+def _refuse_address(options: ServeOptions) -> None:
+    for name in options:
+        if name in ("host", "port", "tls"):
+            raise TypeError(f"an application binds nothing: give {name} to the server that runs it")
+
+
 async def async_serve(registry_or_executor: object, **options: Unpack[ServeOptions]) -> Application:
-    """Return the agent as an ASGI application, for your own server or application. Binds nothing.
+    """Return the application of `create_app`, in a coroutine.
 
     Example:
         >>> import asyncio
@@ -236,10 +294,7 @@ async def async_serve(registry_or_executor: object, **options: Unpack[ServeOptio
         >>> app.cards.card.name
         'echo'
     """
-    for name in options:
-        if name in ("host", "port", "tls"):
-            raise TypeError(f"async_serve binds nothing: give {name} to the server that runs the application")
-    return build(registry_or_executor, options)
+    return create_app(registry_or_executor, **options)
 
 
 def build_app(agent: Agent, **options: Unpack[ServeOptions]) -> Application:
@@ -271,8 +326,34 @@ _MODULE_OPTIONS: Final = ("approvals_by_caller",)
 """Options that only apply to apcore modules."""
 
 
-def build(target: object, options: ServeOptions, **address: Any) -> Application:
+def build_any(target: object, options: ServeOptions, **address: Any) -> Application | Site:
     """Return an application for any object that `serve` takes. `address` is host and port, for `serve` only."""
+    if is_site(target):
+        return build_site(cast(Mapping[str, object], target), options, **address)
+    return build(target, options, **address)
+
+
+def build_site(agents: Mapping[str, object], options: ServeOptions, **address: Any) -> Site:
+    """Return the application of several agents."""
+    for name in ONE_AGENT_ONLY:
+        if options.get(name):
+            raise TypeError(f"{name} is an option of one agent: serve create_app(agent, {name}=…) at its path")
+
+    def build_one(target: object, path: str, traffic: Traffic) -> Application:
+        given = options.copy()
+        given["store"] = store_of(options.get("store"), path)
+        given["url"] = url_of(options.get("url"), path)
+        try:
+            return build(target, given, traffic=traffic, **address)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{path}: {error}") from error
+
+    settings = read_settings({**options, **address})
+    return make_site(agents, build_one, settings, make_traffic(settings))
+
+
+def build(target: object, options: ServeOptions, *, traffic: Traffic | None = None, **address: Any) -> Application:
+    """Return the application of one agent."""
     settings = read_settings({**options, **address})
     if not is_apcore(target):
         for name in _MODULE_OPTIONS:
@@ -296,7 +377,7 @@ def build(target: object, options: ServeOptions, **address: Any) -> Application:
     parts.interceptors = tuple(options.get("interceptors", ()))
     parts.on_startup = tuple(options.get("on_startup", ()))
     parts.on_shutdown = tuple(options.get("on_shutdown", ()))
-    return Application(parts, settings)
+    return Application(parts, settings, traffic=traffic)
 
 
 def _require_scopes(parts: Parts, settings: Settings) -> None:

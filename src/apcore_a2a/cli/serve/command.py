@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from apcore_a2a.app import banner, logs
 from apcore_a2a.app.application import Application
-from apcore_a2a.app.serve import NOT_STARTED, ServeOptions, build, read_settings, run_at
+from apcore_a2a.app.serve import NOT_STARTED, ServeOptions, build_any, read_settings, run_at
+from apcore_a2a.app.site import Site
 from apcore_a2a.auth.authenticator import Authenticator
 from apcore_a2a.cli.options import example
 from apcore_a2a.cli.serve.authentication import auth_options, choose_authenticators
@@ -216,7 +217,7 @@ def _serve_modules(extensions: Extensions, given: dict[str, Any], auth: list[Aut
     return _run(_build(extensions.registry, options, given), given, changes)
 
 
-def _build(target: object, options: dict[str, Any], given: dict[str, Any], *, name: str = "") -> Application:
+def _build(target: object, options: dict[str, Any], given: dict[str, Any], *, name: str = "") -> Application | Site:
     """Return the application. `name` is the target, as a prefix of the errors that it causes."""
     address = {"host": given["host"], "port": given["port"]}
     try:
@@ -224,21 +225,25 @@ def _build(target: object, options: dict[str, Any], given: dict[str, Any], *, na
     except (ValueError, TypeError) as error:
         raise click.ClickException(str(error)) from error
     try:
-        return build(target, cast(ServeOptions, options), **address)
+        return build_any(target, cast(ServeOptions, options), **address)
     except (ValueError, TypeError, ImportError) as error:
         raise click.ClickException(f"{name}{error}") from error
 
 
-def _run(app: Application, given: dict[str, Any], changes: str, sockets: list[socket.socket] | None = None) -> int:
+def _run(
+    app: Application | Site, given: dict[str, Any], changes: str, sockets: list[socket.socket] | None = None
+) -> int:
     def show_banner(address: str) -> None:
         if given["log_format"] == "json":
-            banner.log(app, address, settings=settings, reload=changes)
+            banner.log_any(app, address, settings=settings, reload=changes)
         else:
-            banner.show(app, address, settings=settings, reload=changes)
+            banner.show_any(app, address, settings=settings, reload=changes)
 
     # The command determines the address and TLS, also of an application that was created elsewhere.
     settings = replace(app.settings, host=given["host"], port=given["port"], tls=read_tls(given))
     if given["workers"] > 1:
+        if isinstance(app, Site):
+            raise click.ClickException("--workers serves one agent: start a command for each of several agents")
         return _run_workers(app, settings, given, show_banner)
     # No log configuration of uvicorn: ours is set up, and includes its loggers.
     level = given["log_level"]
@@ -286,7 +291,7 @@ def _serve_application(
 ) -> int:
     """Serve an ASGI application that was created elsewhere, where most options must be set."""
     possible = _OF_ANY_APPLICATION
-    if isinstance(app, Application):  # it has timeouts of its own
+    if isinstance(app, Application | Site):  # it has timeouts of its own
         possible |= {"workers"}
     elif given["workers"] > 1:  # it may come from the environment
         text = f"--workers is for agents, and {name} is another ASGI application: start its processes one by one"
@@ -297,7 +302,7 @@ def _serve_application(
         if option.name not in possible and _is_given(option.name):
             text = f"{option.opts[0]} has no effect: {name} is an ASGI application. Set it where that is created"
             raise click.ClickException(text)
-    if isinstance(app, Application):
+    if isinstance(app, Application | Site):
         return _run(app, given, changes, sockets)
     settings = Settings(
         host=given["host"],

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
+from apcore_a2a.protocol.lifecycle import StreamFinal
 from apcore_a2a.protocol.model import ArtifactUpdate, Message, Part, SendMessage, StatusUpdate, Task, TaskState
 
 logger = logging.getLogger(__name__)
@@ -121,6 +122,8 @@ class Call(Struct, kw_only=True):
     """The time, on the clock of `time.monotonic`, at which the engine ends the run, even if the agent does not stop."""
     skill: str = ""
     """The skill that answers, once the agent has chosen one. For logs."""
+    stream_final: StreamFinal | None = None
+    """How texts that this run sends in pieces end. None: as the server is configured. An agent may set it in `run`."""
     memo: Any = None
     """The value that this agent last kept with `Remember`: JSON, private, stored with the task."""
     attempt: int = 1

@@ -20,6 +20,7 @@ from apcore_a2a.http.server.tls import ClientCertificates
 from apcore_a2a.http.traffic import MAX_BODY, MIB, TrustedProxies
 from apcore_a2a.protocol.card import CardMode
 from apcore_a2a.protocol.decoding import MAX_VALUES
+from apcore_a2a.protocol.lifecycle import StreamFinal
 from apcore_a2a.webhooks.signatures import parse_secret
 
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
@@ -336,6 +337,14 @@ class Settings(Struct, frozen=True, kw_only=True):
         Option("Whether a message id that was already used returns the task that it started.", in_python_only=True),
     ] = False
     state_history: Annotated[bool, Option("Record the states of a task in its metadata.")] = False
+    stream_final: Annotated[
+        StreamFinal,
+        Option(
+            "How a text sent in pieces ends: with the last piece (append), with an event that replaces it by the whole "
+            "text (replace), or with the whole text in the last status as well (status)."
+        ),
+    ] = "append"
+    data_as_text: Annotated[bool, Option("Add the data of answers as text, for clients that read only text.")] = False
     execution_timeout: Annotated[
         float | None, Option("Seconds that a task may run.", bounds=POSITIVE, variable="EXECUTION_TIMEOUT")
     ] = 300
@@ -446,6 +455,8 @@ class Settings(Struct, frozen=True, kw_only=True):
             same_message_same_task=self.same_message_same_task,
             keep_alive_interval=self.keep_alive_interval,
             state_history=self.state_history,
+            stream_final=self.stream_final,
+            data_as_text=self.data_as_text,
             admin_role=self.admin_role or None,
         )
 

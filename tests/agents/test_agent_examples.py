@@ -14,7 +14,7 @@ async def test_the_countdown_asks_counts_piece_by_piece_and_ends() -> None:
         task = await user.task("2", task=task)
         assert (task.status.state, text_of(task)) == (TaskState.COMPLETED, "Lift-off")
         chunks = [event for event in await user.stream("2") if isinstance(event, ArtifactUpdate)]
-    assert contents(task) == [["2 ", "1 ", "0 "]]
+    assert contents(task) == [["2 1 0 "]]
     assert [(chunk.append, chunk.last_chunk) for chunk in chunks] == [(False, False), (True, False), (True, True)]
 
 

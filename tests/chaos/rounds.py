@@ -22,7 +22,7 @@ from typing import IO, NamedTuple
 from apcore_a2a.engine.agent_output import UNANSWERED_KEY
 from apcore_a2a.engine.stored_run import MAX_ATTEMPTS
 from apcore_a2a.protocol import v1
-from apcore_a2a.protocol.lifecycle import TERMINAL
+from apcore_a2a.protocol.lifecycle import TERMINAL, join_texts
 from apcore_a2a.protocol.model import Task, TaskState
 from apcore_a2a.storage.contract import Query
 from apcore_a2a.storage.sqlite.store import SQLiteStore
@@ -135,7 +135,7 @@ def check_task(task: Task, events: list[bytes], lives: int) -> tuple[bool, bool]
     first, _ = v1.decode_record(events[0])
     assert isinstance(first, Task)
     v1.replay(first, events[1:])
-    assert first == task
+    assert join_texts(first) == task
     states = [getattr(v1.decode_record(event)[0], "status", None) for event in events]
     ends = [index for index, status in enumerate(states) if status is not None and status.state in TERMINAL]
     kind, state = task.history[0].parts[0].text, task.status.state
@@ -146,7 +146,7 @@ def check_task(task: Task, events: list[bytes], lives: int) -> tuple[bool, bool]
         assert kind != "safe" or lives > MAX_ATTEMPTS
     else:
         assert state is (TaskState.INPUT_REQUIRED if kind == "asks" else TaskState.COMPLETED)
-        assert chunks_of(task) == numbers, "the chunks are not complete, in order and unique"
+        assert chunks_of(task) == ["".join(numbers)], "the chunks are not complete, in order and unique"
         assert kind != "unsafe", "a task that may not be repeated was repeated"
     return kind == "safe" and not lost, lost
 

@@ -178,11 +178,13 @@ class User:
         return await soon(self.engine.list_tasks(ListTasks(**fields), self.context()))
 
 
-def request(text: str, *, now: bool = False, history: int | None = None, **fields: Any) -> SendMessage:
+def request(
+    text: str, *, now: bool = False, history: int | None = None, modes: tuple[str, ...] = (), **fields: Any
+) -> SendMessage:
     """Any: the fields of a Message; a fresh messageId unless one is given."""
     metadata = fields.pop("request_metadata", None)
     message = Message(**{"message_id": f"m-{next(_numbers)}", "role": Role.USER, "parts": (Part(text=text),), **fields})
-    configuration = SendConfiguration(return_immediately=now, history_length=history)
+    configuration = SendConfiguration(accepted_output_modes=modes, return_immediately=now, history_length=history)
     return SendMessage(message=message, configuration=configuration, metadata=metadata)
 
 
@@ -204,6 +206,7 @@ def metadata_of(task: Task) -> object:
 
 
 def chunks_of(task: Task) -> list[str]:
+    """Return the texts of the stored task. A text that was streamed in pieces is one text."""
     return [str(part.text) for artifact in task.artifacts for part in artifact.parts]
 
 

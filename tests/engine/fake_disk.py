@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from apcore_a2a.errors import A2AError, StaleWriteError, StoreUnavailableError
 from apcore_a2a.protocol import v1
-from apcore_a2a.protocol.lifecycle import TERMINAL
-from apcore_a2a.protocol.model import Document, Task, TaskState, encode
+from apcore_a2a.protocol.lifecycle import TERMINAL, document_of, join_texts
+from apcore_a2a.protocol.model import Task, TaskState
 from apcore_a2a.storage.contract import NO_MEMORY, Change, ConversationMemory, ConversationWrite, Page, Query, Record
 
 RUNNING = (TaskState.SUBMITTED, TaskState.WORKING)
@@ -33,12 +33,12 @@ class Row(Struct):
         task, _ = v1.decode_record(self.events[0])
         assert isinstance(task, Task)
         v1.replay(task, self.events[1:])
-        return task
+        return join_texts(task)
 
     def record(self) -> Record:
         task = self.task()
         return Record(
-            document=Document(encode(task)),
+            document=document_of(task),
             owner=self.owner,
             state=task.status.state,
             version=len(self.events),

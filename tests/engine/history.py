@@ -23,7 +23,7 @@ from apcore_a2a.errors import (
 )
 from apcore_a2a.http.asgi import encode_entry
 from apcore_a2a.protocol import v1
-from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
+from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, join_texts
 from apcore_a2a.protocol.model import Task, TaskState, encode
 from tests.engine.driving import ALICE, BOB, QUICK, V03, Acts, User, Watcher, serving, soon, until
 from tests.engine.fake_disk import FakeDisk
@@ -46,7 +46,7 @@ class Seen(Struct):
 def progress(task: Task) -> int:
     """Grows with every event that says anything."""
     said = len(task.history) + (task.status.message is not None)
-    return said + sum(len(artifact.parts) for artifact in task.artifacts)
+    return said + sum(len(artifact.text) for artifact in task.artifacts)
 
 
 class Trial:
@@ -215,4 +215,4 @@ def fold(events: list[bytes]) -> Task:
     task, _ = v1.decode_record(events[0])
     assert isinstance(task, Task)
     v1.replay(task, events[1:])
-    return task
+    return join_texts(task)

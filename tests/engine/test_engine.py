@@ -46,7 +46,7 @@ async def test_a_task_is_shown_as_it_is_now() -> None:
         gate.open()
         await until(lambda: engine.active_tasks == 0)
         done = await alice.get(task)
-        assert (done.status.state, chunks_of(done)) == (S.COMPLETED, ["a", "b"])
+        assert (done.status.state, chunks_of(done)) == (S.COMPLETED, ["ab"])
         assert chunks_of(now) == ["a"]  # what was shown stays as it was
         with pytest.raises(TaskNotFoundError, match=r"^Task not found: nowhere$"):
             await alice.get(Task(id="nowhere", status=task.status))

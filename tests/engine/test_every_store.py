@@ -68,7 +68,7 @@ async def test_fifty_tasks_at_once_with_readers_and_cancels(store: Store) -> Non
             assert ended.status.state is watcher.states[-1] is (S.CANCELED if canceled else S.COMPLETED)
             assert watcher.seqs == list(range(1, len(watcher.seqs) + 1))
             assert [state in TERMINAL for state in watcher.states].count(True) == 1
-            return chunks_of(ended) == [str(count) for count in range(20)]
+            return chunks_of(ended) == ["".join(str(count) for count in range(20))]
 
         followers = [asyncio.create_task(follow(number)) for number in range(50)]
         complete = [await soon(follower) for follower in followers]

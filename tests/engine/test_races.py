@@ -239,7 +239,7 @@ async def test_a_hundred_tasks_run_at_the_same_time_and_none_sees_another() -> N
         await settle(5)
         gate.open()
         tasks = [await soon(sender) for sender in senders]
-    assert [chunks_of(task) for task in tasks] == [[str(number)] * 3 for number in range(100)]
+    assert [chunks_of(task) for task in tasks] == [[str(number) * 3] for number in range(100)]
     assert next(numbers) == 101
 
 

@@ -97,7 +97,7 @@ async def test_what_may_be_repeated_is_run_again_with_all_that_was_known() -> No
     async with serving(agent, left[0]) as engine:
         await until(lambda: engine.live_tasks == 0)
         done = await User(engine).get(asked)
-        assert (done.status.state, chunks_of(done)) == (S.COMPLETED, ["half", "more"])  # nothing of it twice
+        assert (done.status.state, chunks_of(done)) == (S.COMPLETED, ["halfmore"])  # nothing of it twice
         assert words(done) == ["ask", "What next?", "answer"]
     first, again = agent.calls[2:]
     assert (first.message.message_id, first.caller) == (again.message.message_id, again.caller)

@@ -98,7 +98,7 @@ async def test_a_stream_from_the_first_event_to_the_last(connect: Connect) -> No
     assert [words["append"] for words in received if "chunk" in words] == [False, True, True]
     assert [words["last"] for words in received if "chunk" in words] == [False, False, True]
     assert end["state"] == "completed" and end.get("final", True)
-    assert (await peer.get(first["task"]))["texts"] == ["a", "b", "c"]
+    assert (await peer.get(first["task"]))["texts"] == ["abc"]
 
 
 @requirement("FR-MSG-006")

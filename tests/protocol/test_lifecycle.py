@@ -18,8 +18,11 @@ from apcore_a2a.protocol.lifecycle import (
     STATE_TRANSITIONS,
     TERMINAL,
     TRANSITIONS,
+    adds_nothing,
     copy,
+    document_of,
     fold,
+    join_texts,
     skips_working,
 )
 from apcore_a2a.protocol.model import (
@@ -144,14 +147,14 @@ def test_a_first_chunk_does_not_append_whatever_it_says() -> None:
     task = new_task()
     applied = [fold(task, chunk(text)) for text in ("a", "b", "c")]
     assert [event.append for event in applied if isinstance(event, ArtifactUpdate)] == [False, True, True]
-    assert [texts_of(artifact) for artifact in task.artifacts] == [["a", "b", "c"]]
+    assert [texts_of(artifact) for artifact in copy(task).artifacts] == [["abc"]]
 
 
 def test_a_chunk_that_does_not_append_starts_the_artifact_over_in_its_place() -> None:
     task = new_task()
     for event in (chunk("a"), chunk("b", id="other"), chunk("c", append=False), chunk("d")):
         fold(task, event)
-    assert [texts_of(artifact) for artifact in task.artifacts] == [["c", "d"], ["b"]]
+    assert [texts_of(artifact) for artifact in copy(task).artifacts] == [["cd"], ["b"]]
 
 
 def test_metadata_is_merged_key_by_key() -> None:
@@ -176,7 +179,7 @@ def test_chunks_go_on_where_a_published_task_left_off() -> None:
     fold(task, chunk("lost", id="gone"))
     fold(task, new_task(artifacts=[Artifact(artifact_id="a", parts=[Part(text="1")])]))
     fold(task, chunk("2"))
-    assert [texts_of(artifact) for artifact in task.artifacts] == [["1", "2"]]
+    assert [texts_of(artifact) for artifact in copy(task).artifacts] == [["12"]]
 
 
 def test_what_is_no_event_is_a_bug_of_ours() -> None:
@@ -184,6 +187,77 @@ def test_what_is_no_event_is_a_bug_of_ours() -> None:
     with pytest.raises(AssertionError):
         fold(task, "completed")  # type: ignore[arg-type]  # that is the point
     assert task == new_task()
+
+
+# ---- texts in pieces ----------------------------------------------------------------------------------------------
+
+
+def test_a_text_that_arrives_in_pieces_is_one_part_of_the_stored_task() -> None:
+    task = new_task()
+    for event in (chunk("Hel"), chunk("lo"), chunk("1", id="other"), chunk(" world"), chunk("2", id="other")):
+        fold(task, event)
+    snapshot = copy(task)
+    fold(task, chunk("!"))
+    assert [texts_of(artifact) for artifact in snapshot.artifacts] == [["Hello world"], ["12"]]
+    assert [texts_of(artifact) for artifact in join_texts(task).artifacts] == [["Hello world!"], ["12"]]
+
+
+def test_only_a_text_that_an_event_appends_continues_the_text_before_it() -> None:
+    task = new_task()
+    for parts in (["one", "two"], [" more", "three"], []):
+        fold(task, ArtifactUpdate(artifact=Artifact(artifact_id="a", parts=[Part(text=t) for t in parts]), append=True))
+    assert texts_of(join_texts(task).artifacts[0]) == ["one", "two more", "three"]
+
+
+FILE = Part(text="b", filename="b.txt")
+APART = [Part(data=1), Part(raw=b"b"), FILE, Part(text="b", media_type="text/html"), Part(text="b", metadata={"m": 1})]
+
+
+@pytest.mark.parametrize("part", APART)
+def test_parts_that_differ_in_more_than_their_text_stay_apart(part: Part) -> None:
+    task = new_task()
+    for one in (Part(text="a"), part, Part(text="c"), Part(text="d")):
+        fold(task, ArtifactUpdate(artifact=Artifact(artifact_id="a", parts=[one]), append=True))
+    assert join_texts(task).artifacts[0].parts == [Part(text="a"), part, Part(text="cd")]
+
+
+def test_the_document_of_a_task_has_joined_texts_and_the_events_keep_their_pieces() -> None:
+    task = new_task()
+    first = chunk("a", append=False)
+    for event in (first, chunk("b")):
+        fold(task, event)
+    assert [texts_of(artifact) for artifact in document_of(task).task().artifacts] == [["ab"]]
+    assert texts_of(first.artifact) == ["a"]
+
+
+def test_pieces_of_a_replaced_artifact_are_forgotten() -> None:
+    task = new_task()
+    for event in (chunk("a"), chunk("b"), chunk("c", append=False), chunk("d")):
+        fold(task, event)
+    whole = new_task(artifacts=[Artifact(artifact_id="a", parts=[Part(text="1"), Part(text="2")])])
+    assert texts_of(copy(task).artifacts[0]) == ["cd"]
+    fold(task, chunk("e"))
+    fold(task, whole)
+    assert texts_of(copy(task).artifacts[0]) == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("update", "known", "dropped"),
+    [
+        (chunk("", append=True), True, True),
+        (chunk("", append=False), False, True),
+        (chunk("", append=False), True, False),  # the artifact is empty now
+        (chunk("", append=True, metadata={"m": 1}), True, False),
+        (chunk("x", append=True), True, False),
+        (ArtifactUpdate(artifact=Artifact(artifact_id="a", parts=[], name="report")), False, False),
+        (ArtifactUpdate(artifact=Artifact(artifact_id="a", parts=[]), append=True, last_chunk=True), True, True),
+        (ArtifactUpdate(artifact=Artifact(artifact_id="a", parts=[Part(data="")]), append=True), True, False),
+        (ArtifactUpdate(artifact=Artifact(artifact_id="a", parts=[FILE]), append=True), True, False),
+    ],
+)
+def test_an_event_adds_nothing_if_it_has_only_empty_text(update: ArtifactUpdate, known: bool, dropped: bool) -> None:
+    artifacts = [Artifact(artifact_id="a", parts=[Part(text="before")])] if known else []
+    assert adds_nothing(update, new_task(artifacts=artifacts)) is dropped
 
 
 # ---- cost --------------------------------------------------------------------------------------------------------

@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from apcore_a2a.protocol import v1
-from apcore_a2a.protocol.lifecycle import AT_REST, copy, fold
+from apcore_a2a.protocol.lifecycle import AT_REST, copy, document_of, fold
 from apcore_a2a.protocol.model import (
     Artifact,
     ArtifactUpdate,
-    Document,
     Event,
     Message,
     Part,
@@ -27,7 +26,6 @@ from apcore_a2a.protocol.model import (
     Task,
     TaskState,
     TaskStatus,
-    encode,
 )
 from apcore_a2a.storage.contract import Change, Page, Query, Store, TaskListResult, Webhook
 from apcore_a2a.storage.custom import TaskStoreAdapter
@@ -211,7 +209,7 @@ class Author:
             version=self.version,
             epoch=self.epoch,
             events=records,
-            document=Document(encode(self.task)) if at_rest else None,
+            document=document_of(self.task) if at_rest else None,
             memo=self.memo,
             run=b"" if at_rest else self.run,
         )
@@ -256,7 +254,7 @@ async def assert_holds(store: Store, author: Author) -> None:
     """Assert that the stored task equals the author's."""
     record = await store.load(author.task.id, author.owner)
     assert record is not None
-    assert record.document.body == encode(author.task)
+    assert record.document.body == document_of(author.task).body
     assert (record.owner, record.state) == (author.owner, author.task.status.state)
     assert (record.version, record.epoch) == (author.version, author.epoch)
     at_rest = author.task.status.state in AT_REST

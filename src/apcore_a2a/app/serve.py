@@ -34,6 +34,7 @@ from apcore_a2a.http.server.server import Server
 from apcore_a2a.http.server.tls import BadTLSFiles, RenewedContext, TLSFiles
 from apcore_a2a.http.traffic import Traffic
 from apcore_a2a.protocol.card import AgentCard, CardMode
+from apcore_a2a.protocol.lifecycle import StreamFinal
 from apcore_a2a.settings import TLS, Limits, Settings, new_keyword
 from apcore_a2a.storage.contract import Store, TaskStore
 from apcore_a2a.web import is_loopback
@@ -88,6 +89,8 @@ class ServeOptions(TypedDict, total=False):
     cancel_on_disconnect: bool
     same_message_same_task: bool
     state_history: bool
+    stream_final: StreamFinal
+    data_as_text: bool
     execution_timeout: float | None
     shutdown_timeout: float
     drain_delay: float

@@ -23,7 +23,7 @@ from apcore_a2a.cli.skills import cache_file, complete_skill, is_about_skill, re
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.options import SendOptions
 from apcore_a2a.errors import A2AError, MethodNotFoundError, UnsupportedOperationError
-from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
+from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, repeats_answer
 from apcore_a2a.protocol.model import (
     Artifact,
     ArtifactUpdate,
@@ -34,6 +34,7 @@ from apcore_a2a.protocol.model import (
     StatusUpdate,
     Task,
     TaskState,
+    TaskStatus,
     encode,
 )
 
@@ -188,13 +189,17 @@ class TurnPrinter:
         self.state = task.status.state
         for artifact in task.artifacts:
             self._print_artifact(ArtifactUpdate(artifact=artifact))
-        self._print_state(task.status.state, task.status.message)
+        self._print_state(task.status)
 
     def _print_status(self, event: StatusUpdate) -> None:
         self.state = event.status.state
-        self._print_state(event.status.state, event.status.message)
+        self._print_state(event.status)
 
-    def _print_state(self, state: TaskState, message: Message | None) -> None:
+    def _print_state(self, status: TaskStatus) -> None:
+        state = status.state
+        message = status.message
+        if message is not None and self._has_answered and repeats_answer(message):
+            message = None
         if state in AT_REST:
             self.end()
             self.asked = message

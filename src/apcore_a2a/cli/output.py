@@ -24,7 +24,7 @@ from apcore_a2a.client.bindings import WebhookStatus
 from apcore_a2a.errors import A2AError
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.card import AgentCard, AgentSkill
-from apcore_a2a.protocol.lifecycle import AT_REST, copy, fold
+from apcore_a2a.protocol.lifecycle import AT_REST, copy, fold, repeats_answer
 from apcore_a2a.protocol.model import (
     Artifact,
     ArtifactUpdate,
@@ -195,6 +195,7 @@ class EventPrinter:
         self._common = common
         # The id of the artifact whose text is being printed on an open line. Empty if there is none.
         self._growing_artifact = ""
+        self._printed: list[str] = []  # the pieces of that text
         self.task = Task(id="", status=TaskStatus(state=TaskState.UNSPECIFIED))
 
     def print(self, event: Event) -> None:
@@ -229,8 +230,9 @@ class EventPrinter:
             yield from task_fields(self.task.id, self.task.context_id, event.status.state)
         else:
             yield field("State", state_name(event.status.state))
-        if event.status.message is not None:
-            yield from parts_lines(event.status.message.parts)
+        message = event.status.message
+        if message is not None and not repeats_answer(message):
+            yield from parts_lines(message.parts)
 
     def _print_artifact(self, event: ArtifactUpdate) -> None:
         artifact = event.artifact
@@ -240,11 +242,15 @@ class EventPrinter:
             for line in artifact_lines(artifact):
                 click.echo(line)
             return
+        if not event.append and self._growing_artifact == artifact.artifact_id and "".join(self._printed) == text:
+            return  # the whole text once more, for clients that do not join its pieces
         if not event.append or self._growing_artifact != artifact.artifact_id:
             self.end_text()
             click.echo(field("Artifact", artifact.name or artifact.artifact_id))
             click.echo(f"Text:\n{INDENT}", nl=False)
             self._growing_artifact = artifact.artifact_id
+            self._printed = []
+        self._printed.append(text)
         # Not `indent`: the chunk may begin in the middle of a line, and its last line end must stay.
         click.echo(clean_text(text).replace("\n", f"\n{INDENT}"), nl=False)
 
@@ -384,8 +390,9 @@ def task_lines(task: Task, *, verbose: bool = False) -> Iterator[str]:
     yield from task_fields(task.id, task.context_id, task.status.state)
     if task.status.timestamp:
         yield field("Updated", task.status.timestamp)
-    if task.status.message is not None:
-        yield from parts_lines(task.status.message.parts)
+    message = task.status.message
+    if message is not None and not repeats_answer(message):
+        yield from parts_lines(message.parts)
     for artifact in task.artifacts:
         yield from artifact_lines(artifact)
     if verbose:

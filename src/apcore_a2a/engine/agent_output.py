@@ -14,11 +14,13 @@ from msgspec import json, to_builtins
 from msgspec.structs import replace
 
 from apcore_a2a.agent import AgentEvent, Remember
+from apcore_a2a.engine.answer_forms import DataForm, with_data_as_text
 from apcore_a2a.errors import A2AError, InvalidAgentResponseError, to_metadata
 from apcore_a2a.ids_and_time import new_id, to_utc, utc_now
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.decoding import holds_more_values
 from apcore_a2a.protocol.model import (
+    Artifact,
     ArtifactUpdate,
     Event,
     Message,
@@ -47,6 +49,7 @@ SCOPES: Final = ("task", "conversation")  # of a memo
 MEMO_NOT_VALID: Final = "The agent's memo has no JSON form"
 UNANSWERED: Final = "The task ended before it was the turn of the messages that waited"
 UNANSWERED_KEY: Final = "unansweredMessages"
+EMPTY_TEXT: Final = Part(text="")
 # How the JSON of an event begins (`v1.encode_event`): the name of the member of a StreamResponse.
 _TASK: Final = v1.MEMBERS[Task]
 _STATUS: Final = v1.MEMBERS[StatusUpdate]
@@ -58,15 +61,19 @@ _DECODE: Final[dict[type, Callable[[bytes], Any]]] = {
 }
 
 
-def check_event(event: AgentEvent, task: Task) -> CheckedEvent:
+def check_event(event: AgentEvent, task: Task, data: DataForm = DataForm.DATA) -> CheckedEvent:
     """Return an event of this task's agent with all fields that the agent may leave out, ready to be folded.
+
+    `data` is the form in which the caller reads data.
 
     Raises:
         InvalidAgentResponseError: the event is not valid A2A, or belongs to another task.
     """
     try:
+        if data is not DataForm.DATA:
+            event = with_data_as_text(event, data)
         return _complete_event(event, task)
-    except (AttributeError, TypeError) as error:  # a field has a value of a wrong type
+    except (AttributeError, TypeError, ValueError, RecursionError, OverflowError) as error:  # a value of a wrong type
         raise InvalidAgentResponseError(NOT_VALID) from error
 
 
@@ -75,7 +82,10 @@ def _complete_event(event: AgentEvent, task: Task) -> CheckedEvent:
         case StatusUpdate() | ArtifactUpdate() if event.task_id not in ("", task.id):
             raise InvalidAgentResponseError("The agent published an event that is not its task's")
         case ArtifactUpdate():
-            event = replace(event, task_id=task.id, context_id=task.context_id)
+            artifact = event.artifact
+            if len(artifact.parts) > 1 and EMPTY_TEXT in artifact.parts:
+                artifact = _without_empty_texts(artifact)
+            event = replace(event, artifact=artifact, task_id=task.id, context_id=task.context_id)
         case StatusUpdate():
             if _says_only_its_state(event):
                 return bare_status(event.status.state, task)
@@ -90,6 +100,12 @@ def _complete_event(event: AgentEvent, task: Task) -> CheckedEvent:
         case Message() if not event.message_id:
             event = replace(event, message_id=new_id())
     return detach(event)
+
+
+def _without_empty_texts(artifact: Artifact) -> Artifact:
+    """Return an artifact without its empty texts. One remains if it has nothing else, because a part is required."""
+    parts = [part for part in artifact.parts if part != EMPTY_TEXT]
+    return replace(artifact, parts=parts or [EMPTY_TEXT])
 
 
 def detach(event: E) -> tuple[E, bytes]:

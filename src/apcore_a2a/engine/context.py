@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from apcore_a2a.agent import ANONYMOUS, Caller
 from apcore_a2a.protocol.card import AgentCard
+from apcore_a2a.protocol.lifecycle import StreamFinal
 from apcore_a2a.protocol.model import Operation, Rules, TaskState, Value
 from apcore_a2a.quota import ANONYMOUS_PREFIX
 
@@ -232,6 +233,8 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     cancel_on_disconnect: bool = True
     same_message_same_task: bool = False
     state_history: bool = False
+    stream_final: StreamFinal = "append"
+    data_as_text: bool = False
     admin_role: str | None = None
     """The role that may list and cancel the tasks of all owners. None if there is no such role."""
     streaming: bool = True

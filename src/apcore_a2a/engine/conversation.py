@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from apcore_a2a.agent import Call
 from apcore_a2a.engine.context import CallContext
 from apcore_a2a.engine.waiting import Turn
-from apcore_a2a.protocol.lifecycle import is_progress
+from apcore_a2a.protocol.lifecycle import is_progress, repeats_answer
 from apcore_a2a.protocol.model import Artifact, Message, Part, Role, Task, encode
 from apcore_a2a.storage.contract import ConversationMemory, ConversationWrite, Query, Record, Store
 
@@ -118,7 +118,7 @@ def _messages_of(task: Task) -> list[Message]:
         if parts:
             said.append(_answer(artifact, parts, task))
     last = task.status.message
-    if last is not None and not is_progress(last):
+    if last is not None and not is_progress(last) and not repeats_answer(last):
         said.append(last)
     return said
 

@@ -24,6 +24,7 @@ from apcore_a2a.engine.agent_output import (
     size_of_memo,
     status_with_text,
 )
+from apcore_a2a.engine.answer_forms import ENDS_TEXTS, DataForm, data_form, repeat_texts
 from apcore_a2a.engine.context import EngineOptions, Observer
 from apcore_a2a.engine.task import (
     LiveTask,
@@ -46,8 +47,8 @@ from apcore_a2a.errors import (
     StoreUnavailableError,
     TaskNotFoundError,
 )
-from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy
-from apcore_a2a.protocol.model import Message, StatusUpdate, Task, TaskState, TaskStatus
+from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, StreamFinal, copy
+from apcore_a2a.protocol.model import ArtifactUpdate, Message, StatusUpdate, Task, TaskState, TaskStatus
 
 logger = logging.getLogger(__name__)
 
@@ -245,6 +246,12 @@ class Run:
         self._max_event = options.max_event_bytes
         self._max_output = options.max_output_bytes
         self._bytes_left = options.max_output_bytes  # bytes that the agent may still yield
+        self._stream_final = options.stream_final
+        self._data = DataForm.DATA
+        accepted_modes = call.request.configuration.accepted_output_modes
+        if accepted_modes or options.data_as_text:
+            self._data = data_form(accepted_modes, as_text=options.data_as_text)
+        self._artifacts: dict[str, bool] = {}  # of this run, and whether the last event appended to the artifact
         self._batch: list[CheckedEvent] = []  # the events since the last save
         self._stop: Stop | None = None
         self._save_failure: BaseException | None = None  # the error of a save while the agent had control
@@ -373,7 +380,7 @@ class Run:
 
     async def _decide(self, event: AgentEvent) -> bool:
         """Use the first event as the reply, or make the task. Return whether the event has to be taken as well."""
-        checked_event = check_event(event, self.live.task)
+        checked_event = check_event(event, self.live.task, self._data)
         checked, _ = checked_event
         if isinstance(checked, Remember):
             self._count_memo(checked_event)
@@ -399,7 +406,7 @@ class Run:
         """Add an event to the batch. Return whether more events may follow."""
         if isinstance(event, Message) and self._agent.may_reply:  # a reply ends the task
             event = StatusUpdate(status=TaskStatus(state=TaskState.COMPLETED, message=event))
-        checked = check_event(event, self.live.task)
+        checked = check_event(event, self.live.task, self._data)
         if isinstance(event, Remember):
             self._count_memo(checked)
         else:
@@ -408,11 +415,16 @@ class Run:
             if size > self._max_event or self._bytes_left < 0:
                 raise InvalidAgentResponseError("The agent's output is over its limit of bytes")
         if not isinstance(event, _WITH_STATUS):
+            if isinstance(event, ArtifactUpdate):
+                self._artifacts[event.artifact.artifact_id] = event.append
             self._batch.append(checked)
             return True
         state = event.status.state
         if state is TaskState.CANCELED and self._stop in FAILING_STOPS:
             return False  # the run was stopped, but not by its client
+        final = self.call.stream_final or self._stream_final
+        if final != "append" and state in ENDS_TEXTS:
+            checked = self._repeat_texts(checked, final)
         self._batch.append(checked)
         return state not in TERMINAL
 
@@ -422,6 +434,20 @@ class Run:
         self._bytes_left -= size
         if self._bytes_left < 0 or size > self._max_event:
             raise InvalidAgentResponseError("The agent's memo is over its limit of bytes")
+
+    def _repeat_texts(self, end: CheckedEvent, final: StreamFinal) -> CheckedEvent:
+        """Send the texts of this run once more as a whole. Return its last status, which may have the text, too."""
+        self._save_batch()  # folds all pieces into the task
+        for event in repeat_texts(end[0], self.live.task, self._artifacts, final=final):
+            repeated = check_event(event, self.live.task)
+            if len(repeated[1]) > self._max_event:  # the agent itself has only sent smaller events
+                logger.warning("text too long to be repeated", extra={"task_id": self.live.task.id})
+            elif isinstance(event, ArtifactUpdate):
+                self._batch.append(repeated)
+            else:
+                end = repeated
+        self._artifacts = {}
+        return end
 
     # ---- how far it has come ----------------------------------------------------------------------------------------
 

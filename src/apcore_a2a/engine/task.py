@@ -46,8 +46,8 @@ from apcore_a2a.errors import (
     TaskNotFoundError,
 )
 from apcore_a2a.ids_and_time import utc_now
-from apcore_a2a.protocol import v1
-from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy, fold, keep_transitions, repeats_state, skips_working
+from apcore_a2a.protocol import lifecycle, v1
+from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy, fold
 from apcore_a2a.protocol.model import (
     ArtifactUpdate,
     Document,
@@ -56,7 +56,6 @@ from apcore_a2a.protocol.model import (
     Task,
     TaskState,
     TaskStatus,
-    encode,
 )
 from apcore_a2a.storage.contract import Change, Record, Store, Webhook, as_shared
 
@@ -155,7 +154,7 @@ class LiveTask:
     def snapshot(self) -> Document:
         """Return the present task. It is encoded once until it changes: many readers may ask for a large task."""
         if self._document is None:
-            self._document = Document(encode(self.task), copy(self.task))
+            self._document = lifecycle.document_of(self.task, parsed=copy(self.task))
         return self._document
 
     async def latest(self) -> Snapshot:
@@ -293,7 +292,9 @@ class LiveTask:
         if task.id != self.task.id or task.context_id != self.task.context_id:
             raise InvalidAgentResponseError("The agent published a task that is not its own")
         timestamp = task.status.timestamp or utc_now()
-        self.task = keep_transitions(self.task, copy(replace(task, status=replace(task.status, timestamp=timestamp))))
+        self.task = lifecycle.keep_transitions(
+            self.task, copy(replace(task, status=replace(task.status, timestamp=timestamp)))
+        )
 
     async def create(self, *, key: str = "", working: bool = False, hand_on: bool = False) -> str | None:
         """Store a new task, with the step to WORKING if `working`. Return the id of the earlier task with this key."""
@@ -393,6 +394,11 @@ class LiveTask:
         failure = None
         try:
             for event, body in events:
+                if isinstance(event, ArtifactUpdate):
+                    parts = event.artifact.parts
+                    # Checked without a call, because this runs for each chunk, and nearly all have content.
+                    if (not parts or parts[0].text == "") and lifecycle.adds_nothing(event, self.task):
+                        continue
                 self._fold(event, body, folded, said)
                 said = None
         except A2AError as error:
@@ -419,9 +425,9 @@ class LiveTask:
                 update = StatusUpdate(status=TaskStatus(state=state, message=event))
                 event, body = detach(complete_status(update, task))
             if state is TaskState.WORKING:
-                if said is None and repeats_state(event, state):
+                if said is None and lifecycle.repeats_state(event, state):
                     return
-            elif skips_working(state, event.status.state):
+            elif lifecycle.skips_working(state, event.status.state):
                 self._fold(*bare_status(TaskState.WORKING, task), folded)
             if self.queue.waiting and event.status.state in TERMINAL:
                 event, body = self._reject_queue(event, folded)
@@ -480,11 +486,9 @@ class LiveTask:
         task = self.task
         state = task.status.state
         document = None
-        if state in TERMINAL:
-            document = Document(encode(task), task)
-        elif state in AT_REST:
-            # The task waits for its user and will change again, so its document has no reference to it.
-            document = Document(encode(task))
+        if state in AT_REST:
+            # A task that waits for its user will change again, so its document has no reference to it.
+            document = lifecycle.document_of(task, parsed=task if state in TERMINAL else None)
         self._document = document
         piece = None
         if self._memory is not None:

@@ -9,10 +9,13 @@ also REJECTED. A task that is INTERRUPTED or TERMINAL is *at rest*: it does not 
 A task is the sum of its events. `fold` adds one. The engine folds the events of an agent into the live task before it
 stores and sends them. A store that rebuilds a task folds its stored events in the same way.
 
+A text that an event appends to a text continues it: the stored task has one part for both, and the events keep their
+pieces. `fold` only notes where a piece belongs, and `join_texts` joins all pieces when the task is encoded or copied.
+
 Invariant: all decisions about states are here, as data. The cost of `fold` depends on the event, not on the task.
 """
 
-from typing import Final, assert_never
+from typing import Final, Literal, assert_never
 
 from msgspec.structs import replace
 
@@ -20,13 +23,16 @@ from apcore_a2a.errors import InvalidAgentResponseError, InvalidStateTransitionE
 from apcore_a2a.protocol.model import (
     Artifact,
     ArtifactUpdate,
+    Document,
     Event,
     Message,
     Metadata,
+    Part,
     StatusUpdate,
     Task,
     TaskState,
     TaskStatus,
+    encode,
 )
 
 TERMINAL: Final = frozenset({TaskState.COMPLETED, TaskState.FAILED, TaskState.CANCELED, TaskState.REJECTED})
@@ -38,6 +44,12 @@ STATE_TRANSITIONS: Final = "apcore.stateTransitions"
 MAX_TRANSITIONS: Final = 100  # the latest ones are kept
 PROGRESS: Final = "apcore.progress"
 """The key in the metadata of a progress message: the fraction that is done, or null. An answer does not have it."""
+
+StreamFinal = Literal["append", "replace", "status"]
+"""How a text that was sent in pieces ends: with its last piece, with one more event that replaces it by the whole text,
+or with the whole text in the last status as well. Clients differ in what they show."""
+REPEATS_ANSWER: Final = "apcore.repeatsAnswer"
+"""The key in the metadata of a last status message that only repeats the text of the artifacts."""
 
 _S: Final = TaskState  # a short name for the table
 TRANSITIONS: Final[dict[TaskState, frozenset[TaskState]]] = {
@@ -66,6 +78,21 @@ def repeats_state(event: StatusUpdate | Task, state: TaskState) -> bool:
     if not isinstance(event, StatusUpdate) or event.status.state is not state:
         return False
     return event.status.message is None and not event.metadata
+
+
+def adds_nothing(update: ArtifactUpdate, task: Task) -> bool:
+    """Return whether an artifact update has no content but empty text. Such an event is neither stored nor published.
+
+    Clients show an empty part, and some take it for the whole answer. An event is kept if it carries anything else: a
+    name or metadata of the artifact, or the fact that the artifact is empty now.
+    """
+    new = update.artifact
+    for part in new.parts:
+        if part.text != "" or part.metadata is not None or part.filename:
+            return False
+    if new.name or new.description or new.extensions or new.metadata is not None or update.metadata is not None:
+        return False
+    return update.append or all(artifact.artifact_id != new.artifact_id for artifact in task.artifacts)
 
 
 def fold(task: Task, event: Event) -> Event:
@@ -108,6 +135,11 @@ def is_progress(message: Message) -> bool:
     return message.metadata is not None and PROGRESS in message.metadata
 
 
+def repeats_answer(message: Message) -> bool:
+    """Whether a status message only repeats the text of the artifacts."""
+    return message.metadata is not None and REPEATS_ANSWER in message.metadata
+
+
 def _check(task: Task, state: TaskState) -> None:
     if state not in TRANSITIONS[task.status.state]:
         raise InvalidStateTransitionError(task.status.state, state)
@@ -144,12 +176,55 @@ def _extend(task: Task, update: ArtifactUpdate) -> ArtifactUpdate:
         return replace(update, append=False)
     if not update.append:
         artifacts[index] = _own(new)
+        vars(task).get("pieces", {}).pop(index, None)
         return update
     old = artifacts[index]
+    if new.parts and type(new.parts[0].text) is str:
+        task.pieces.setdefault(index, []).append(len(old.parts))  # `join_texts` finds out whether it continues a text
     old.parts.extend(new.parts)  # its list is mutable, so the thousandth chunk costs as much as the first
     if new.metadata:
         artifacts[index] = replace(old, metadata=_merge(old.metadata, new.metadata))
     return update
+
+
+def join_texts(task: Task) -> Task:
+    """Join the pieces of each text into one part, in place, and return the task.
+
+    It costs about as much as to encode the pieces, and is done before the task is encoded or copied. Without new
+    pieces it costs nothing.
+    """
+    if "pieces" not in vars(task):  # `pieces` is created on demand
+        return task
+    for index, places in task.pieces.items():
+        parts = task.artifacts[index].parts
+        parts[:] = _joined(parts, set(places))
+    task.pieces.clear()
+    return task
+
+
+def _joined(parts: list[Part], pieces: set[int]) -> list[Part]:
+    """Return the parts with the texts at these places joined to the texts before them."""
+    joined: list[Part] = []
+    texts: list[str] = []  # of the last part in `joined`, and of the pieces that continue it
+    for place, part in enumerate(parts):
+        text = part.text
+        if place in pieces and texts and type(text) is str:
+            first = joined[-1]
+            is_plain = first.metadata is None and part.metadata is None and not first.filename and not part.filename
+            if is_plain and first.media_type == part.media_type:
+                texts.append(text)
+                continue
+        _close_text(joined, texts)
+        joined.append(part)
+        texts = [text] if type(text) is str else []
+    _close_text(joined, texts)
+    return joined
+
+
+def _close_text(joined: list[Part], texts: list[str]) -> None:
+    """Give the last part the text of its pieces, if it has more than its own."""
+    if len(texts) > 1:
+        joined[-1] = replace(joined[-1], text="".join(texts))
 
 
 def _position(task: Task, artifact_id: str) -> int:
@@ -190,11 +265,18 @@ def _replace(task: Task, new: Task) -> None:
     task.metadata = kept.metadata
     if task.metadata is not None:
         _note_transition(task.metadata, before, task.status)
-    vars(task).pop("positions", None)  # the cached table belongs to the old artifacts
+    for cached in ("positions", "pieces"):  # they belong to the old artifacts
+        vars(task).pop(cached, None)
+
+
+def document_of(task: Task, *, parsed: Task | None = None) -> Document:
+    """Return the task, with its texts joined, as a document. It refers to `parsed`, which does not change later."""
+    return Document(encode(join_texts(task)), parsed)
 
 
 def copy(task: Task) -> Task:
-    """Return a snapshot that later folds do not change."""
+    """Return a snapshot that later folds do not change. Its texts are joined, and so are those of the task."""
+    join_texts(task)
     return replace(
         task,
         artifacts=[_own(artifact) for artifact in task.artifacts],

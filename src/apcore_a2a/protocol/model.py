@@ -218,6 +218,14 @@ class Task(Struct, kw_only=True, omit_defaults=True, repr_omit_defaults=True, re
         """The index of each artifact by its id. `fold` keeps it up to date, so a chunk needs no search."""
         return {artifact.artifact_id: index for index, artifact in enumerate(self.artifacts)}
 
+    @cached_property
+    def pieces(self) -> dict[int, list[int]]:
+        """The places of texts that events appended, and that may continue the text before: by index of the artifact.
+
+        `fold` adds them, and `lifecycle.join_texts` joins the texts and removes the places.
+        """
+        return {}
+
     @property
     def text(self) -> str:
         """The text of the artifacts, joined with line ends. Without one, the text of the status."""

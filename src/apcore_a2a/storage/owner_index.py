@@ -14,8 +14,8 @@ from math import inf
 
 from msgspec import Struct
 
-from apcore_a2a.protocol.lifecycle import TERMINAL
-from apcore_a2a.protocol.model import Document, Task, TaskState, encode
+from apcore_a2a.protocol.lifecycle import TERMINAL, document_of
+from apcore_a2a.protocol.model import Document, Task, TaskState
 from apcore_a2a.storage.contract import ALL_OWNERS, ConversationMemory, Query, Record
 from apcore_a2a.storage.cursor import Cursor, PageRoom, Position, newest
 
@@ -58,7 +58,7 @@ class StoredTask(Struct, gc=False, eq=False):
         if self.task is None:
             return Document(self.body)
         # The live task changes later, so the document is a snapshot.
-        return Document(encode(self.task))
+        return document_of(self.task)
 
     def record(self) -> Record:
         return Record(

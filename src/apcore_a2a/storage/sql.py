@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from apcore_a2a.protocol import v1
+from apcore_a2a.protocol.lifecycle import join_texts
 from apcore_a2a.protocol.model import Document, PushConfig, Task, TaskState, decode_task, encode
 
 DEFAULT_TTL: Final = 7 * 24 * 3600  # seconds for which ended tasks are stored
@@ -31,7 +32,7 @@ def rebuild_document(body: bytes | None, events: Sequence[bytes]) -> Document:
     else:
         task = decode_task(body)
     v1.replay(task, events)
-    return Document(encode(task), task)
+    return Document(encode(join_texts(task)), task)
 
 
 def read_options(given: Iterable[tuple[str, str]], known: Mapping[str, ReadOption]) -> dict[str, Any]:

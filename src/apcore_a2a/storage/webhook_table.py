@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from apcore_a2a.errors import InvalidParamsError
 from apcore_a2a.protocol import v1
-from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
+from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, join_texts
 from apcore_a2a.protocol.model import Document, Task, TaskState, decode_task, encode
 from apcore_a2a.storage.contract import ALL_EVENTS, MAX_WEBHOOKS, Backlog, Claim, DeliveryReport, Webhook
 from apcore_a2a.storage.owner_index import StoredTask
@@ -82,7 +82,7 @@ class TaskWebhooks(Struct, kw_only=True):
             assert isinstance(first, Task)  # because `base` is empty
             task = first
         v1.replay(task, records)
-        return Document(encode(task), task)
+        return Document(encode(join_texts(task)), task)
 
     def read(self, after: int, limit: int) -> Sequence[bytes] | None:
         if after < self.first - 1:

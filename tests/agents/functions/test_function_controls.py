@@ -202,9 +202,9 @@ async def test_artifacts_made_before_the_question_are_replaced_and_not_duplicate
 
     async with talk_to(write) as user:
         task = await user.task("write")
-        assert contents(task) == [["Dear ", ""], [{"kind": "letter"}]]
+        assert contents(task) == [["Dear "], [{"kind": "letter"}]]
         task = await user.task("Ada", task=task)
-    assert contents(task) == [["Dear ", "Ada", ""], [{"kind": "letter"}]]
+    assert contents(task) == [["Dear Ada"], [{"kind": "letter"}]]
 
 
 async def test_except_exception_does_not_catch_a_question() -> None:

@@ -15,7 +15,7 @@ from tests.conversations import content_of, contents, make_call, talk_to, text_o
 Content = str | bytes | dict[str, int] | None
 
 
-async def test_pieces_of_text_append_to_one_artifact_whose_last_chunk_is_marked() -> None:
+async def test_pieces_of_text_append_to_one_artifact_and_none_is_held_back_or_empty() -> None:
     async def count(text: str) -> AsyncIterator[str]:
         for piece in ("one", " two", " three"):
             yield piece
@@ -27,7 +27,6 @@ async def test_pieces_of_text_append_to_one_artifact_whose_last_chunk_is_marked(
         ("one", False, False),
         (" two", True, False),
         (" three", True, False),
-        ("", True, True),
     ]
     assert len({update.artifact.artifact_id for update in updates}) == 1
     assert isinstance(events[-1], StatusUpdate) and events[-1].status.state is TaskState.COMPLETED
@@ -48,7 +47,7 @@ async def test_a_piece_is_sent_before_the_next_one_is_produced() -> None:
         assert contents(task) == [["first"]]
         gate.set()
         task = await user.until(task, TaskState.COMPLETED)
-    assert contents(task) == [["first", "second", ""]]
+    assert contents(task) == [["firstsecond"]]
 
 
 async def test_any_other_value_is_a_whole_artifact_of_its_own() -> None:
@@ -68,7 +67,6 @@ async def test_any_other_value_is_a_whole_artifact_of_its_own() -> None:
         ({"rows": 3}, False, True),
         (b"png", False, True),
         ("above", True, False),
-        ("", True, True),
     ]
     assert len({update.artifact.artifact_id for update in updates}) == 3
 
@@ -101,7 +99,7 @@ async def test_a_generator_can_yield_messages_and_events() -> None:
         (TaskState.REJECTED, "Changed my mind"),
     ]
     updates = [event.last_chunk for event in events if isinstance(event, ArtifactUpdate)]
-    assert updates == [False, True]  # the text is closed before the end
+    assert updates == [False]  # the end of the task ends its text
 
 
 async def test_a_generator_that_asks_is_not_completed() -> None:
@@ -112,9 +110,9 @@ async def test_a_generator_that_asks_is_not_completed() -> None:
 
     async with talk_to(plan) as user:
         task = await user.task("?")
-        assert (task.status.state, contents(task)) == (TaskState.INPUT_REQUIRED, [["draft", ""]])
+        assert (task.status.state, contents(task)) == (TaskState.INPUT_REQUIRED, [["draft"]])
         task = await user.task("Yes", task=task)
-    assert (task.status.state, contents(task)) == (TaskState.COMPLETED, [["draft", ""], ["draft", ""]])
+    assert (task.status.state, contents(task)) == (TaskState.COMPLETED, [["draft"], ["draft"]])
 
 
 async def test_a_message_after_a_question_leaves_the_task_waiting() -> None:

@@ -73,7 +73,7 @@ class Model(pydantic.BaseModel):
         (Model(x=1), [[{"x": 1}]]),
         ([Model(x=1)], [[[{"x": 1}]]]),
         ({1: "one"}, [[{"1": "one"}]]),
-        ("", [[""]]),
+        ("", []),
         (None, []),
     ],
 )

@@ -242,7 +242,7 @@ async def test_a_message_of_a_generator_ends_no_task_if_another_function_may_rep
 
     async with talk_to([reply, work]) as user:
         task = await user.task(said("x", "work"))
-    assert (task.status.state, contents(task)) == (TaskState.COMPLETED, [["found", ""]])
+    assert (task.status.state, contents(task)) == (TaskState.COMPLETED, [["found"]])
     assert [message.text for message in task.history] == ["x", "Looking it up"]
 
 

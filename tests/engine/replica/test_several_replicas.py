@@ -48,7 +48,7 @@ async def test_a_task_is_read_listed_and_followed_where_it_does_not_run(url: str
         assert watcher.seqs[1:] == list(range(watcher.seqs[0] + 1, watcher.seqs[-1] + 1))
         assert [entry.body for entry in watcher.entries[-2:]] == [entry.body for entry in local.entries[-2:]]
         done = await there.get(task)
-        assert (done, chunks_of(done)) == (await here.get(task), ["a", "b"])
+        assert (done, chunks_of(done)) == (await here.get(task), ["ab"])
 
 
 async def test_events_that_a_0_3_client_missed_are_replayed_where_its_task_does_not_run(url: str) -> None:

@@ -37,8 +37,8 @@ logger = logging.getLogger(__name__)
 class FunctionOutput:
     """Converts the results of one run of a function to events, each as soon as it is available.
 
-    Pieces of text form one artifact. Which piece is the last is known only at the end, so an empty piece marks the
-    end: clients show the pieces as they arrive, and the joined text is unchanged. Other values are one artifact each.
+    Pieces of text form one artifact. Which piece is the last is known only when the function ends, so none is marked:
+    `lastChunk` is optional, and the end of the task ends its artifacts. Other values are one artifact each.
     """
 
     def __init__(self, may_reply: bool, known_ids: Sequence[str] = ()) -> None:
@@ -61,8 +61,8 @@ class FunctionOutput:
                 yield _update([Part(text=chunk)], self._text_id, append=not is_first)
             case StatusUpdate() | Task():
                 self._state = chunk.status.state
-                if self._state in AT_REST:  # the text must be complete before the task is
-                    yield from self._close_text()
+                if self._state in AT_REST:
+                    self._text_id = ""  # text after the answer of the user is another artifact
                 yield chunk
             case Message():
                 # As a status: a Message would end the task if another function of the agent may reply with messages.
@@ -88,7 +88,6 @@ class FunctionOutput:
 
     def end(self) -> Iterator[AgentEvent]:
         if self._state not in AT_REST:
-            yield from self._close_text()
             yield StatusUpdate(status=TaskStatus(state=TaskState.COMPLETED))
 
     def _next_id(self) -> str:
@@ -99,11 +98,6 @@ class FunctionOutput:
             artifact_id = new_id()
         self.artifact_ids.append(artifact_id)
         return artifact_id
-
-    def _close_text(self) -> Iterator[AgentEvent]:
-        if self._text_id:
-            yield _update([Part(text="")], self._text_id, append=True, last=True)
-            self._text_id = ""
 
 
 def _update(parts: list[Part], artifact_id: str, *, append: bool = False, last: bool = False) -> ArtifactUpdate:
@@ -304,6 +298,7 @@ class FunctionAgent:
 
     def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
         call.skill = self.skill.id
+        call.stream_final = self.skill.stream_final
         if self._requires_approval:
             return self._run_if_approved(call)
         if self.skill.signature.takes_call:

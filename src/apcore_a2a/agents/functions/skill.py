@@ -29,6 +29,7 @@ from apcore_a2a.agents.schema import Schema, file_field, inline
 from apcore_a2a.agents.skills import FILE, MAX_EXAMPLES, TEXT, Annotations, Example, describe_call, modes, to_title
 from apcore_a2a.errors import InvalidParamsError, Violation
 from apcore_a2a.protocol.card import AgentSkill
+from apcore_a2a.protocol.lifecycle import StreamFinal
 from apcore_a2a.protocol.model import Message, Part, Role, encode
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -43,6 +44,7 @@ class FunctionSkill(Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...]
     examples: tuple[Any, ...]
     annotations: Annotations | None
+    stream_final: StreamFinal | None
     input_schema: Schema
     integers: IntegerSchema
     output_schema: Schema
@@ -159,6 +161,7 @@ def describe(function: Callable[..., Any], *, skill_id: str = "") -> FunctionSki
         tags=mark.tags,
         examples=mark.examples,
         annotations=mark.annotations,
+        stream_final=mark.stream_final,
         input_schema=inline(schema),
         integers=IntegerSchema(schema),
         output_schema=inline(output_schema(signature.return_type)),
@@ -244,6 +247,8 @@ class SkillOptions(TypedDict, total=False):
     """Texts to send, or inputs by name."""
     annotations: Mapping[str, bool]
     """The effects: readonly, destructive, idempotent, requires_approval, open_world."""
+    stream_final: StreamFinal
+    """How a text that the function yields in pieces ends: append, replace or status. The default is the server's."""
 
 
 class SkillMark(Struct, frozen=True, kw_only=True):
@@ -255,6 +260,7 @@ class SkillMark(Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     examples: tuple[Any, ...] = ()
     annotations: Annotations | None = None
+    stream_final: StreamFinal | None = None
 
 
 @overload

@@ -13,11 +13,26 @@ from typing import Final
 
 import uvicorn
 
-from apcore_a2a.agent import Admission, AgentEvent, Call
+from apcore_a2a import (
+    Admission,
+    AgentCapabilities,
+    AgentCard,
+    AgentEvent,
+    AgentExtension,
+    AgentInterface,
+    AgentSkill,
+    Artifact,
+    ArtifactUpdate,
+    Call,
+    Message,
+    Part,
+    Role,
+    StatusUpdate,
+    TaskState,
+    TaskStatus,
+)
 from apcore_a2a.app.serve import build_app
 from apcore_a2a.errors import ContentTypeNotSupportedError
-from apcore_a2a.protocol.card import AgentCapabilities, AgentCard, AgentExtension, AgentInterface, AgentSkill
-from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Message, Part, Role, StatusUpdate, TaskState, TaskStatus
 
 Step = AgentEvent | float  # a number is a pause in seconds
 

@@ -7,8 +7,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from apcore_a2a.agent import Admission as Admission
     from apcore_a2a.agent import Agent as Agent
+    from apcore_a2a.agent import AgentEvent as AgentEvent
     from apcore_a2a.agent import Call as Call
+    from apcore_a2a.agent import Caller as Caller
     from apcore_a2a.agent import Remember as Remember
     from apcore_a2a.agents.as_agent import as_agent as as_agent
     from apcore_a2a.agents.executors import AgentExecutor as AgentExecutor
@@ -46,6 +49,23 @@ if TYPE_CHECKING:
     from apcore_a2a.errors import UnauthenticatedError as UnauthenticatedError
     from apcore_a2a.errors import UnsupportedOperationError as UnsupportedOperationError
     from apcore_a2a.errors import VersionNotSupportedError as VersionNotSupportedError
+    from apcore_a2a.protocol.card import AgentCapabilities as AgentCapabilities
+    from apcore_a2a.protocol.card import AgentCard as AgentCard
+    from apcore_a2a.protocol.card import AgentExtension as AgentExtension
+    from apcore_a2a.protocol.card import AgentInterface as AgentInterface
+    from apcore_a2a.protocol.card import AgentSkill as AgentSkill
+    from apcore_a2a.protocol.model import Artifact as Artifact
+    from apcore_a2a.protocol.model import ArtifactUpdate as ArtifactUpdate
+    from apcore_a2a.protocol.model import Message as Message
+    from apcore_a2a.protocol.model import Operation as Operation
+    from apcore_a2a.protocol.model import Part as Part
+    from apcore_a2a.protocol.model import PushConfig as PushConfig
+    from apcore_a2a.protocol.model import Role as Role
+    from apcore_a2a.protocol.model import SendConfiguration as SendConfiguration
+    from apcore_a2a.protocol.model import StatusUpdate as StatusUpdate
+    from apcore_a2a.protocol.model import Task as Task
+    from apcore_a2a.protocol.model import TaskState as TaskState
+    from apcore_a2a.protocol.model import TaskStatus as TaskStatus
     from apcore_a2a.remote.mount import RemoteAgent as RemoteAgent
     from apcore_a2a.remote.mount import mount_remote as mount_remote
     from apcore_a2a.settings import TLS as TLS
@@ -65,11 +85,21 @@ _EXPORTS: Final = {
     "A2AError": "apcore_a2a.errors",
     "A2AServerError": "apcore_a2a.errors",
     "APIKeyAuthenticator": "apcore_a2a.auth.api_keys",
+    "Admission": "apcore_a2a.agent",
     "Agent": "apcore_a2a.agent",
+    "AgentCapabilities": "apcore_a2a.protocol.card",
+    "AgentCard": "apcore_a2a.protocol.card",
     "AgentError": "apcore_a2a.errors",
+    "AgentEvent": "apcore_a2a.agent",
     "AgentExecutor": "apcore_a2a.agents.executors",
+    "AgentExtension": "apcore_a2a.protocol.card",
+    "AgentInterface": "apcore_a2a.protocol.card",
+    "AgentSkill": "apcore_a2a.protocol.card",
+    "Artifact": "apcore_a2a.protocol.model",
+    "ArtifactUpdate": "apcore_a2a.protocol.model",
     "Authenticator": "apcore_a2a.auth.authenticator",
     "Call": "apcore_a2a.agent",
+    "Caller": "apcore_a2a.agent",
     "ClaimMapping": "apcore_a2a.auth.jwt",
     "Client": "apcore_a2a.client.sync",
     "ClientCertificateAuthenticator": "apcore_a2a.auth.client_certificates",
@@ -82,18 +112,28 @@ _EXPORTS: Final = {
     "InvalidRequestError": "apcore_a2a.errors",
     "JWTAuthenticator": "apcore_a2a.auth.jwt",
     "Limits": "apcore_a2a.settings",
+    "Message": "apcore_a2a.protocol.model",
     "MethodNotFoundError": "apcore_a2a.errors",
+    "Operation": "apcore_a2a.protocol.model",
     "OverloadedError": "apcore_a2a.errors",
     "ParseError": "apcore_a2a.errors",
+    "Part": "apcore_a2a.protocol.model",
+    "PushConfig": "apcore_a2a.protocol.model",
     "PushNotificationNotSupportedError": "apcore_a2a.errors",
     "Remember": "apcore_a2a.agent",
     "RemoteAgent": "apcore_a2a.remote.mount",
+    "Role": "apcore_a2a.protocol.model",
     "SQLiteStore": "apcore_a2a.storage.sqlite.store",
+    "SendConfiguration": "apcore_a2a.protocol.model",
     "Settings": "apcore_a2a.settings",
     "SkillNotFoundError": "apcore_a2a.errors",
+    "StatusUpdate": "apcore_a2a.protocol.model",
     "TLS": "apcore_a2a.settings",
+    "Task": "apcore_a2a.protocol.model",
     "TaskNotCancelableError": "apcore_a2a.errors",
     "TaskNotFoundError": "apcore_a2a.errors",
+    "TaskState": "apcore_a2a.protocol.model",
+    "TaskStatus": "apcore_a2a.protocol.model",
     "TaskStore": "apcore_a2a.storage.contract",
     "UnauthenticatedError": "apcore_a2a.errors",
     "UnsupportedOperationError": "apcore_a2a.errors",
@@ -115,11 +155,21 @@ __all__ = [  # noqa: RUF022  # in the order of sorted(), where ruff would put TL
     "A2AError",
     "A2AServerError",
     "APIKeyAuthenticator",
+    "Admission",
     "Agent",
+    "AgentCapabilities",
+    "AgentCard",
     "AgentError",
+    "AgentEvent",
     "AgentExecutor",
+    "AgentExtension",
+    "AgentInterface",
+    "AgentSkill",
+    "Artifact",
+    "ArtifactUpdate",
     "Authenticator",
     "Call",
+    "Caller",
     "ClaimMapping",
     "Client",
     "ClientCertificateAuthenticator",
@@ -132,18 +182,28 @@ __all__ = [  # noqa: RUF022  # in the order of sorted(), where ruff would put TL
     "InvalidRequestError",
     "JWTAuthenticator",
     "Limits",
+    "Message",
     "MethodNotFoundError",
+    "Operation",
     "OverloadedError",
     "ParseError",
+    "Part",
+    "PushConfig",
     "PushNotificationNotSupportedError",
     "Remember",
     "RemoteAgent",
+    "Role",
     "SQLiteStore",
+    "SendConfiguration",
     "Settings",
     "SkillNotFoundError",
+    "StatusUpdate",
     "TLS",
+    "Task",
     "TaskNotCancelableError",
     "TaskNotFoundError",
+    "TaskState",
+    "TaskStatus",
     "TaskStore",
     "UnauthenticatedError",
     "UnsupportedOperationError",

@@ -22,6 +22,10 @@ class Caller(Struct, frozen=True, kw_only=True):
     """The sender of a request: its `id` as the issuer names it, and the other facts that its credentials prove.
 
     The defaults describe an anonymous caller, which has not authenticated.
+
+    Example:
+        >>> Caller(id="ada", type="user", issuer="https://id.example", scopes=("math:read",)).is_authenticated
+        True
     """
 
     id: str = ANONYMOUS
@@ -35,7 +39,12 @@ class Caller(Struct, frozen=True, kw_only=True):
 
     @property
     def owner(self) -> str:
-        """The key under which the store keeps this caller's tasks. The same `id` of two issuers gives two owners."""
+        """The key under which the store keeps this caller's tasks. The same `id` of two issuers gives two owners.
+
+        Example:
+            >>> Caller(id="ada", type="user", issuer="https://id.example").owner
+            'https://id.example|ada'
+        """
         # The `|` distinguishes an authenticated caller with the id "anonymous" from ANONYMOUS. `identify` checks that
         # the issuer has no `|` and the name no line break, so the first line of a key is always the name. A client can
         # send any tenant, but gets only keys whose first line is its own name. The keys of one caller are adjacent in
@@ -45,6 +54,12 @@ class Caller(Struct, frozen=True, kw_only=True):
 
     @property
     def is_authenticated(self) -> bool:
+        """Whether the caller has proved its identity.
+
+        Example:
+            >>> Caller().is_authenticated
+            False
+        """
         return self.type != ANONYMOUS
 
 
@@ -241,7 +256,12 @@ AgentEvent = StatusUpdate | ArtifactUpdate | Message | Task | Remember
 
 
 class Admission(Struct, frozen=True):
-    """The answer of an agent that accepts a message."""
+    """The answer of an agent that accepts a message.
+
+    Example:
+        >>> Admission(retry_safe=True).retry_safe
+        True
+    """
 
     retry_safe: bool = False
     """Whether the run may be repeated from its start after a crash."""

@@ -26,6 +26,13 @@ STATE_HISTORY: Final = "urn:apcore:a2a:state-transitions:1"
 
 
 class AgentInterface(Value, frozen=True):
+    """An address of an agent, with the binding and the version that it speaks there.
+
+    Example:
+        >>> AgentInterface(url="https://agent.example", protocol_binding="JSONRPC", protocol_version="1.0").tenant
+        ''
+    """
+
     # Not REQUIRED_TEXT: without a URL and a binding, a client cannot call the agent.
     url: str
     protocol_binding: str
@@ -39,6 +46,13 @@ class AgentProvider(Value, frozen=True):
 
 
 class AgentExtension(Value, frozen=True):
+    """An extension of the protocol that an agent supports, or requires.
+
+    Example:
+        >>> AgentExtension(uri="https://example.com/ext/citations/v1").required
+        False
+    """
+
     uri: str
     description: str = ""
     required: bool = False
@@ -46,6 +60,13 @@ class AgentExtension(Value, frozen=True):
 
 
 class AgentCapabilities(Value, frozen=True):
+    """The optional features of an agent.
+
+    Example:
+        >>> AgentCapabilities(streaming=True).push_notifications is None
+        True
+    """
+
     # None means absent. The fields are optional in the specification, where absent differs from false.
     streaming: bool | None = None
     push_notifications: bool | None = None
@@ -54,6 +75,13 @@ class AgentCapabilities(Value, frozen=True):
 
 
 class AgentSkill(Value, frozen=True):
+    """A skill of an agent, as its card describes it.
+
+    Example:
+        >>> AgentSkill(id="add", name="Add", description="Add two numbers.", tags=("math",)).id
+        'add'
+    """
+
     id: str
     name: str = REQUIRED_TEXT
     description: str = REQUIRED_TEXT
@@ -71,7 +99,12 @@ class AgentCardSignature(Value, frozen=True):
 
 
 class AgentCard(Value, frozen=True, kw_only=True):
-    """The description that an agent publishes of itself."""
+    """The description that an agent publishes of itself.
+
+    Example:
+        >>> AgentCard(name="Calculator", description="Adds.", version="1.0.0", supported_interfaces=()).name
+        'Calculator'
+    """
 
     name: str = REQUIRED_TEXT
     description: str = REQUIRED_TEXT

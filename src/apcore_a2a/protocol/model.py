@@ -77,7 +77,12 @@ class TaskState(StrEnum):
 
     @property
     def word(self) -> str:
-        """The name in 0.3, which is also easier to read: completed, input-required."""
+        """The name in 0.3, which is also easier to read.
+
+        Example:
+            >>> TaskState.INPUT_REQUIRED.word
+            'input-required'
+        """
         return self.removeprefix("TASK_STATE_").lower().replace("_", "-")
 
     def __eq__(self, other: object) -> bool:
@@ -96,6 +101,13 @@ class TaskState(StrEnum):
 
 
 class Role(StrEnum):
+    """Who has written a message: the user's side or the agent.
+
+    Example:
+        >>> Role("ROLE_USER") is Role.USER
+        True
+    """
+
     UNSPECIFIED = "ROLE_UNSPECIFIED"
     USER = "ROLE_USER"
     AGENT = "ROLE_AGENT"
@@ -105,7 +117,16 @@ class Role(StrEnum):
 
 
 class Part(Value, frozen=True):
-    """A piece of content: exactly one of `text`, `raw`, `url` and `data`."""
+    """A piece of content: exactly one of `text`, `raw`, `url` and `data`.
+
+    `raw` and `url` are files, by value and by address, with `filename` and `media_type`.
+
+    Example:
+        >>> Part(text="hello"), Part(data={"a": 1})
+        (Part(text='hello'), Part(data={'a': 1}))
+        >>> Part(raw=b"a,b", filename="table.csv", media_type="text/csv").is_file
+        True
+    """
 
     # UNSET and not None, because `data` may be null, and a text may be empty.
     text: str | UnsetType = UNSET
@@ -124,6 +145,12 @@ class Part(Value, frozen=True):
 
     @property
     def is_file(self) -> bool:
+        """Whether this part is a file.
+
+        Example:
+            >>> Part(url="https://example.com/table.csv").is_file
+            True
+        """
         return self.raw is not UNSET or self.url is not UNSET
 
 
@@ -131,6 +158,14 @@ Parts = Annotated[tuple[Part, ...], Meta(min_length=1, max_length=MAX_PARTS)]
 
 
 class Message(Value, frozen=True):
+    """One turn of a conversation, of the user or of the agent.
+
+    Example:
+        >>> message = Message(message_id="m-1", role=Role.USER, parts=(Part(text="hello"),))
+        >>> print(message)
+        hello
+    """
+
     message_id: Id
     role: Role
     parts: Parts
@@ -142,17 +177,32 @@ class Message(Value, frozen=True):
 
     @property
     def text(self) -> str:
-        """The text parts, joined with line ends."""
+        """The text parts, joined with line ends.
+
+        Example:
+            >>> Message(message_id="m-1", role=Role.AGENT, parts=(Part(text="one"), Part(text="two"))).text.split()
+            ['one', 'two']
+        """
         return "\n".join(_texts(self.parts))
 
     @property
     def data(self) -> Any:
-        """The value of the first data part; None if there is none."""
+        """The value of the first data part; None if there is none.
+
+        Example:
+            >>> Message(message_id="m-1", role=Role.USER, parts=(Part(data=[1, 2]),)).data
+            [1, 2]
+        """
         return _first_data(self.parts)
 
     @property
     def files(self) -> list[Part]:
-        """The parts that are files, by value (`raw`) or by address (`url`)."""
+        """The parts that are files, by value (`raw`) or by address (`url`).
+
+        Example:
+            >>> len(Message(message_id="m-1", role=Role.USER, parts=(Part(raw=b"1"), Part(text="2"))).files)
+            1
+        """
         return [part for part in self.parts if part.is_file]
 
     def __str__(self) -> str:
@@ -160,13 +210,25 @@ class Message(Value, frozen=True):
 
 
 class TaskStatus(Value, frozen=True):
+    """The state of a task, with an optional message about it.
+
+    Example:
+        >>> TaskStatus(state=TaskState.WORKING).state == "working"
+        True
+    """
+
     state: TaskState
     message: Message | None = None
     timestamp: str = ""
 
     @property
     def text(self) -> str:
-        """The text of the status message, or an empty string."""
+        """The text of the status message, or an empty string.
+
+        Example:
+            >>> TaskStatus(state=TaskState.WORKING).text
+            ''
+        """
         if self.message is None:
             return ""
         return self.message.text
@@ -176,6 +238,13 @@ class TaskStatus(Value, frozen=True):
 
 
 class Artifact(Value, frozen=True):
+    """A result of a task. A stream extends it by chunks.
+
+    Example:
+        >>> print(Artifact(artifact_id="answer", parts=[Part(data={"sum": 5})]))
+        {"sum":5}
+    """
+
     artifact_id: Id
     parts: list[Part] = REQUIRED_LIST  # a list and not a tuple, because chunks extend it
     name: str = ""
@@ -185,17 +254,32 @@ class Artifact(Value, frozen=True):
 
     @property
     def text(self) -> str:
-        """The text parts, joined without separator, because they are pieces of a stream."""
+        """The text parts, joined without separator, because they are pieces of a stream.
+
+        Example:
+            >>> Artifact(artifact_id="answer", parts=[Part(text="hel"), Part(text="lo")]).text
+            'hello'
+        """
         return "".join(_texts(self.parts))
 
     @property
     def data(self) -> Any:
-        """The value of the first data part; None if there is none."""
+        """The value of the first data part; None if there is none.
+
+        Example:
+            >>> Artifact(artifact_id="answer", parts=[Part(data=5)]).data
+            5
+        """
         return _first_data(self.parts)
 
     @property
     def files(self) -> list[Part]:
-        """The parts that are files, by value (`raw`) or by address (`url`)."""
+        """The parts that are files, by value (`raw`) or by address (`url`).
+
+        Example:
+            >>> Artifact(artifact_id="chart", parts=[Part(raw=b"<svg/>", filename="chart.svg")]).files[0].filename
+            'chart.svg'
+        """
         return [part for part in self.parts if part.is_file]
 
     def __str__(self) -> str:
@@ -204,7 +288,16 @@ class Artifact(Value, frozen=True):
 
 # Not a Value, because it is mutable. dict=True gives it a `__dict__` for its cached property, which is not in its JSON.
 class Task(Struct, kw_only=True, omit_defaults=True, repr_omit_defaults=True, rename="camel", dict=True):
-    """The unit of work. Only `lifecycle.fold` changes it. Its lists and its metadata are not shared."""
+    """The unit of work: its state, its results and its history.
+
+    Example:
+        >>> task = Task(id="t-1", status=TaskStatus(state=TaskState.COMPLETED))
+        >>> task.artifacts.append(Artifact(artifact_id="answer", parts=[Part(text="hello")]))
+        >>> print(task)
+        completed: hello
+    """
+
+    # Only `lifecycle.fold` changes the task of a run. Its lists and its metadata are not shared.
 
     id: Id
     context_id: OptionalId = ""
@@ -228,14 +321,25 @@ class Task(Struct, kw_only=True, omit_defaults=True, repr_omit_defaults=True, re
 
     @property
     def text(self) -> str:
-        """The text of the artifacts, joined with line ends. Without one, the text of the status."""
+        """The text of the artifacts, joined with line ends. Without one, the text of the status.
+
+        Example:
+            >>> Task(id="t-1", status=TaskStatus(state=TaskState.WORKING)).text
+            ''
+        """
         texts = [artifact.text for artifact in self.artifacts]
         answered = "\n".join(text for text in texts if text)
         return answered or self.status.text
 
     @property
     def data(self) -> Any:
-        """The value of the first data part of the artifacts, else of the status message, or None."""
+        """The value of the first data part of the artifacts, else of the status message, or None.
+
+        Example:
+            >>> artifact = Artifact(artifact_id="answer", parts=[Part(data=5)])
+            >>> Task(id="t-1", status=TaskStatus(state=TaskState.COMPLETED), artifacts=[artifact]).data
+            5
+        """
         for artifact in self.artifacts:
             data = artifact.data
             if data is not None:
@@ -246,7 +350,12 @@ class Task(Struct, kw_only=True, omit_defaults=True, repr_omit_defaults=True, re
 
     @property
     def files(self) -> list[Part]:
-        """The file parts of the artifacts."""
+        """The file parts of the artifacts.
+
+        Example:
+            >>> Task(id="t-1", status=TaskStatus(state=TaskState.COMPLETED)).files
+            []
+        """
         found: list[Part] = []
         for artifact in self.artifacts:
             found += artifact.files
@@ -256,11 +365,23 @@ class Task(Struct, kw_only=True, omit_defaults=True, repr_omit_defaults=True, re
         return _labelled(self.status.state, _text_or_json(self.text, self.data))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the 1.0 JSON of this task as Python objects."""
+        """Return the 1.0 JSON of this task as Python objects.
+
+        Example:
+            >>> Task(id="t-1", status=TaskStatus(state=TaskState.WORKING)).to_dict()
+            {'id': 't-1', 'status': {'state': 'TASK_STATE_WORKING'}}
+        """
         return dict(msgspec.json.decode(encode(self)))
 
 
 class StatusUpdate(Value, frozen=True):
+    """An event: the task has a new status.
+
+    Example:
+        >>> print(StatusUpdate(status=TaskStatus(state=TaskState.WORKING)))
+        working
+    """
+
     status: TaskStatus
     # Agents omit the ids. The engine fills them in before it publishes the event.
     task_id: OptionalId = REQUIRED_TEXT
@@ -269,6 +390,12 @@ class StatusUpdate(Value, frozen=True):
 
     @property
     def text(self) -> str:
+        """The text of the status message, or an empty string.
+
+        Example:
+            >>> StatusUpdate(status=TaskStatus(state=TaskState.WORKING)).text
+            ''
+        """
         return self.status.text
 
     def __str__(self) -> str:
@@ -276,6 +403,13 @@ class StatusUpdate(Value, frozen=True):
 
 
 class ArtifactUpdate(Value, frozen=True):
+    """An event: a new artifact, or, with `append`, a further chunk of one.
+
+    Example:
+        >>> print(ArtifactUpdate(artifact=Artifact(artifact_id="answer", parts=[Part(text="hel")])))
+        hel
+    """
+
     artifact: Artifact
     task_id: OptionalId = REQUIRED_TEXT
     context_id: OptionalId = REQUIRED_TEXT
@@ -285,6 +419,12 @@ class ArtifactUpdate(Value, frozen=True):
 
     @property
     def text(self) -> str:
+        """The text of this artifact or chunk.
+
+        Example:
+            >>> ArtifactUpdate(artifact=Artifact(artifact_id="answer", parts=[Part(text="hel")])).text
+            'hel'
+        """
         return self.artifact.text
 
     def __str__(self) -> str:
@@ -327,7 +467,12 @@ class AuthenticationInfo(Value, frozen=True):
 
 
 class PushConfig(Value, frozen=True):
-    """TaskPushNotificationConfig: the webhook of a task."""
+    """TaskPushNotificationConfig: the webhook of a task.
+
+    Example:
+        >>> PushConfig(url="https://example.com/hook", token="secret").url
+        'https://example.com/hook'
+    """
 
     url: Annotated[str, Meta(min_length=1, max_length=2048)]
     id: OptionalId = ""
@@ -338,6 +483,13 @@ class PushConfig(Value, frozen=True):
 
 
 class SendConfiguration(Value, frozen=True):
+    """How a message is answered: when, in which media types, with how much history, and to which webhook.
+
+    Example:
+        >>> SendConfiguration(return_immediately=True, history_length=5).history_length
+        5
+    """
+
     accepted_output_modes: tuple[str, ...] = ()
     task_push_notification_config: PushConfig | None = None
     history_length: Count | None = None
@@ -490,7 +642,12 @@ class Rules(NamedTuple):
 
 
 class Operation(Enum):
-    """The operations with their names in 1.0, which are also its JSON-RPC methods."""
+    """The operations with their names in 1.0, which are also its JSON-RPC methods.
+
+    Example:
+        >>> Operation.SEND.value
+        'SendMessage'
+    """
 
     SEND = "SendMessage"
     STREAM = "SendStreamingMessage"

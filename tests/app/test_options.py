@@ -60,8 +60,8 @@ async def test_a_keyword_that_does_not_exist_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize("address", [{"host": "127.0.0.1"}, {"port": 9000}], ids=str)
-async def test_who_binds_nothing_takes_no_address(address: dict[str, Any]) -> None:
-    with pytest.raises(TypeError, match=r"async_serve binds nothing: give (host|port) to the server"):
+async def test_an_application_takes_no_address(address: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=r"an application binds nothing: give (host|port) to the server"):
         await async_serve(echo, **address)
 
 

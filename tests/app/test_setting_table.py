@@ -112,7 +112,7 @@ def test_numbers_at_their_bounds_are_valid() -> None:
 
 
 async def test_async_serve_takes_no_tls() -> None:
-    with pytest.raises(TypeError, match="async_serve binds nothing: give tls to the server"):
+    with pytest.raises(TypeError, match="an application binds nothing: give tls to the server"):
         await async_serve(echo, tls=TLS(certfile="server.pem"))
 
 

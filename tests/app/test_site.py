@@ -188,12 +188,10 @@ def test_options_that_several_agents_cannot_have_are_rejected(make: Callable[[],
         make()
 
 
-def test_workers_are_for_one_agent(agents: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    from apcore_a2a.cli.main import main
-
-    with pytest.raises(SystemExit):
-        main(["serve", f"{agents}:agents", "--workers", "2", "--port", "0"])
-    assert "--workers serves one agent" in capfd.readouterr().err
+async def test_workers_are_for_one_agent(agents: Path) -> None:
+    async with running("-m", "apcore_a2a", "serve", f"{agents}:agents", "--workers", "2", "--port", "0") as process:
+        assert await process.ends() == 1
+    assert "--workers serves one agent" in process.said
 
 
 @requirement("FR-SRV-003")

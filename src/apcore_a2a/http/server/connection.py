@@ -180,7 +180,10 @@ class GuardedProtocol(HttpToolsProtocol):
             self._guard_watch_reader()
 
     def unread(self) -> int:
-        return self.transport.get_write_buffer_size()
+        try:
+            return self.transport.get_write_buffer_size()
+        except AttributeError:  # asyncio's TLS transport, closed a second time, has let go of its buffer
+            return 0
 
     def disconnect(self) -> None:
         self._guard_traffic.refusals.cut_off_reader(self._guard_peer(), unread=self.unread())

@@ -72,7 +72,7 @@ def test_every_form_of_the_task_command_shows_the_task(terminal: Terminal, url: 
     }
 
     assert len(shown) == 1
-    assert terminal("task", url, task_id, "--json").json["artifacts"][0]["parts"][0]["text"] == "Hello,\\nworld"
+    assert terminal("task", url, task_id, "--json").json["artifacts"][0]["parts"][0]["text"] == "Hello,\nworld"
 
 
 def test_the_history_is_shown_on_request(terminal: Terminal, url: str) -> None:

@@ -221,7 +221,8 @@ class Call(Struct, kw_only=True):
 
         The function itself does not wait. When the answer arrives, the function is called again from its start with
         the arguments of the first call, and each `ask` that was answered returns its answer. A restart of the server
-        in between loses nothing, but the function repeats what it does before it asks.
+        in between loses nothing, but the function repeats what it does before it asks. An answer counts only for the
+        question that the user saw: if its content changes, the user is asked again.
 
         Args:
             question: The question: a text, data, parts or a Message.

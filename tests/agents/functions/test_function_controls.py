@@ -278,3 +278,84 @@ async def test_a_question_does_not_hide_an_error_in_the_same_task_group() -> Non
     async with talk_to(greet) as user:
         task = await user.task("?")
     assert (task.status.state, text_of(task)) == (TaskState.FAILED, "Internal error")
+
+
+# ---- an answer belongs to its question -------------------------------------------------------------------------------
+
+
+async def test_an_answer_is_not_used_for_another_question() -> None:
+    payees = iter(["ALICE", "MALLORY", "MALLORY"])
+    paid: list[str] = []
+
+    async def pay(amount: int, call: Call) -> str:
+        payee = next(payees)
+        if call.ask(f"Send {amount} to {payee}?").text == "yes":
+            paid.append(payee)
+        return f"{paid}"
+
+    async with talk_to(pay) as user:
+        task = await user.task(Part(data={"amount": 5}))
+        assert text_of(task) == "Send 5 to ALICE?"
+        task = await user.task("yes", task=task)
+        assert (task.status.state, text_of(task)) == (TaskState.INPUT_REQUIRED, "Send 5 to MALLORY?")
+        assert paid == []
+        task = await user.task("no", task=task)
+    assert (task.status.state, task.text) == (TaskState.COMPLETED, "[]")
+
+
+async def test_answers_after_a_changed_question_are_asked_for_again(caplog: pytest.LogCaptureFixture) -> None:
+    texts = {"first": "Which city?"}
+
+    async def book(seats: int, call: Call) -> str:
+        answers = [call.ask(texts["first"]).text, call.ask("Sure?").text, call.ask("Which day?").text]
+        return " ".join(answers)
+
+    async with talk_to(book) as user:
+        task = await user.task(Part(data={"seats": 2}))
+        task = await user.task("Rome", task=task)
+        task = await user.task("yes", task=task)
+        assert text_of(task) == "Which day?"
+        texts["first"] = "Which country?"  # as after a deployment
+        task = await user.task("Monday", task=task)
+        assert text_of(task) == "Which country?"
+        for answer, question in [("Italy", "Sure?"), ("of course", "Which day?")]:
+            task = await user.task(answer, task=task)
+            assert text_of(task) == question
+        task = await user.task("Tuesday", task=task)
+    assert task.text == "Italy of course Tuesday"
+    warnings = [record for record in caplog.records if "question changed" in record.getMessage()]
+    assert [vars(record)["dropped_answers"] for record in warnings] == [3]
+
+
+async def test_only_the_content_of_a_question_counts() -> None:
+    async def greet(text: str, call: Call) -> str:
+        parts = (Part(data={"b": 1, "a": 2}), Part(raw=b"picture"))
+        # Each run makes a message with another id, and the order of the keys of an object has no meaning.
+        if call.resumed:
+            parts = (Part(data={"a": 2, "b": 1}), Part(raw=b"picture"))
+        return call.ask(Message(message_id=str(id(parts)), role=Role.AGENT, parts=parts)).text
+
+    async with talk_to(greet) as user:
+        task = await user.task("hello")
+        task = await user.task("Ada", task=task)
+    assert (task.status.state, task.text) == (TaskState.COMPLETED, "Ada")
+
+
+async def test_another_file_or_other_metadata_make_another_question() -> None:
+    questions = iter(
+        [
+            Message(message_id="1", role=Role.AGENT, parts=(Part(raw=b"contract"),)),
+            Message(message_id="2", role=Role.AGENT, parts=(Part(raw=b"another"),)),
+            Message(message_id="3", role=Role.AGENT, parts=(Part(raw=b"another"),), metadata={"amount": 5}),
+        ]
+    )
+
+    async def sign(text: str, call: Call) -> str:
+        return call.ask(next(questions)).text
+
+    async with talk_to(sign) as user:
+        task = await user.task("hello")
+        task = await user.task("yes", task=task)
+        assert task.status.state is TaskState.INPUT_REQUIRED
+        task = await user.task("yes", task=task)
+    assert task.status.state is TaskState.INPUT_REQUIRED

@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import hashlib
 import inspect
 import io
 import logging
@@ -14,12 +15,20 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, nu
 from functools import partial
 from typing import Any, Final
 
+import msgspec
 from msgspec.structs import replace
 
 from apcore_a2a.agent import Admission, AgentEvent, Call, Caller, Remember
 from apcore_a2a.agents.content import agent_message, approval_required, read_answer, read_file, rejected, to_parts
 from apcore_a2a.agents.functions.signature import docstring_of, may_be_message, name_of
-from apcore_a2a.agents.functions.skill import FunctionSkill, PausedRun, describe, paused_run, user_messages
+from apcore_a2a.agents.functions.skill import (
+    AskedQuestion,
+    FunctionSkill,
+    PausedRun,
+    describe,
+    paused_run,
+    user_messages,
+)
 from apcore_a2a.agents.skills import first_skill_id, missing_skill, named_skill
 from apcore_a2a.agents.threads import OUT_OF_THREADS, RETRY_AFTER, Threads, Worker
 from apcore_a2a.errors import ContentTypeNotSupportedError, OverloadedError, SkillNotFoundError, list_names
@@ -113,25 +122,38 @@ def _update(parts: list[Part], artifact_id: str, *, append: bool = False, last: 
 # Invariant: the run owns the function's asyncio task. When the run ends, that task has ended, or it was cancelled and
 # had UNWIND_TIME to clean up.
 
+_CANONICAL: Final = msgspec.json.Encoder(order="sorted")
+
 UNWIND_TIME: Final = 4.0  # seconds for a cancelled function. After five the engine ends the run in any case.
 
 
 class InputRequired(BaseException):
     """Ends a run that waits for its user. A BaseException, so that `except Exception` does not catch it."""
 
-    def __init__(self, question: Any) -> None:
+    def __init__(self, question: Any, digest: str) -> None:
         super().__init__("Call.ask ends the run here; the function is called again with the answer")
         self.question = question
+        self.digest = digest
 
 
-def find_question(ended: "InputRequired | BaseExceptionGroup[BaseException]") -> Any:
+def digest_of(question: Any) -> str:
+    """Return a digest of the content of a question, the same in each run and each process.
+
+    Raises:
+        InvalidAgentResponseError: The question has no JSON form.
+    """
+    message = agent_message(question)
+    return hashlib.sha256(_CANONICAL.encode((message.parts, message.metadata))).hexdigest()
+
+
+def find_question(ended: "InputRequired | BaseExceptionGroup[BaseException]") -> InputRequired:
     """Return the question of a run that ended with these exceptions. In a group, the first question counts.
 
     Raises:
         BaseExceptionGroup: The group, if it contains other errors.
     """
     if isinstance(ended, InputRequired):
-        return ended.question
+        return ended
     asked, errors = ended.split(InputRequired)
     if asked is None or errors is not None:
         raise ended
@@ -139,10 +161,18 @@ def find_question(ended: "InputRequired | BaseExceptionGroup[BaseException]") ->
 
 
 class FunctionControls:
-    """The progress and the questions of one run of a function, with the answers of the user."""
+    """The progress and the questions of one run of a function.
 
-    def __init__(self, answers: list[Message]) -> None:
-        self._answers = deque(answers)
+    Args:
+        asked: The questions of the earlier runs of the task.
+        messages: The user's messages, with the answers to these questions.
+    """
+
+    def __init__(self, asked: Sequence[AskedQuestion], messages: Sequence[Message]) -> None:
+        self.answered: list[AskedQuestion] = []
+        """The questions that this run has asked again, with unchanged content."""
+        self._asked = asked
+        self._messages = messages
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._waiting: deque[AgentEvent] = deque()  # at most one event of the function and one progress update
@@ -165,9 +195,20 @@ class FunctionControls:
             self._loop.call_soon_threadsafe(self._publish, update)
 
     def ask(self, question: Any) -> Message:
-        if not self._answers:
-            raise InputRequired(question)
-        return self._answers.popleft()
+        digest = digest_of(question)
+        position = len(self.answered)
+        if position < len(self._asked):
+            asked = self._asked[position]
+            if asked.digest == digest and asked.answer < len(self._messages):
+                self.answered.append(asked)
+                return self._messages[asked.answer]
+        raise InputRequired(question, digest)
+
+    @property
+    def dropped(self) -> int:
+        """The number of answers that this run has not used."""
+        given = [asked for asked in self._asked if asked.answer < len(self._messages)]
+        return len(given) - len(self.answered)
 
     # ---- the relay ---------------------------------------------------------------------------------------------------
 
@@ -313,7 +354,6 @@ class FunctionAgent:
             paused = PausedRun(approval_id=new_id())
         elif paused.approval_id:
             approved = read_answer(call.message)
-            paused = replace(paused, approval_messages=paused.approval_messages + 1)
         if paused.approval_id:
             if approved is None:
                 yield Remember(paused)
@@ -330,12 +370,10 @@ class FunctionAgent:
 
     async def _run_with_controls(self, call: Call, paused: PausedRun | None) -> AsyncGenerator[AgentEvent, None]:
         """Run a function that may report progress and ask the user."""
-        answers: list[Message] = []
-        if paused is None:
-            paused = PausedRun()
-        else:  # a repeated call: its answers are known, and its artifacts replace the earlier ones
-            answers = user_messages(call)[1 + paused.approval_messages :]
-        controls = FunctionControls(answers)
+        paused = paused or PausedRun()
+        messages = user_messages(call)
+        # A repeated call: the answers are known, and its artifacts replace the earlier ones.
+        controls = FunctionControls(paused.questions, messages)
         call.controls = controls
         output = FunctionOutput(self.may_reply, paused.artifact_ids)
         try:
@@ -343,9 +381,14 @@ class FunctionAgent:
                 async for event in events:
                     yield event
         except (InputRequired, BaseExceptionGroup) as ended:
-            question = find_question(ended)
-            yield Remember(replace(paused, artifact_ids=output.artifact_ids))
-            for event in output.add(ask(question)):
+            asked = find_question(ended)
+            if controls.dropped:
+                extra = {"task_id": call.task.id, "skill": self.skill.id, "dropped_answers": controls.dropped}
+                logger.warning("question changed since it was answered, so it is asked again", extra=extra)
+            question = AskedQuestion(asked.digest, answer=len(messages))
+            questions = [*controls.answered, question]
+            yield Remember(replace(paused, questions=questions, artifact_ids=output.artifact_ids))
+            for event in output.add(ask(asked.question)):
                 yield event
 
     async def _run(self, call: Call, output: FunctionOutput) -> AsyncGenerator[AgentEvent, None]:

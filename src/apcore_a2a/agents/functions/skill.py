@@ -114,13 +114,21 @@ class FunctionSkill(Struct, frozen=True, kw_only=True):
             raise InvalidParamsError(error.violations[0].message, error.violations) from error
 
 
+class AskedQuestion(Struct, frozen=True):
+    """A question of `Call.ask`. A repeated run accepts its answer only for a question with the same digest."""
+
+    digest: str
+    answer: int
+    """The index of the message that answers the question, among the user's messages of the task."""
+
+
 class PausedRun(Struct, frozen=True, kw_only=True, tag_field="waits", tag="function"):
     """The state of a paused run, stored with its task. The tag distinguishes it from a memo of the function itself."""
 
     approval_id: str = ""
     """The id of the pending approval. Empty once it was given."""
-    approval_messages: int = 0
-    """The number of user messages that answered the approval."""
+    questions: list[AskedQuestion] = []
+    """The questions of `Call.ask` so far, in order. The last one waits for its answer."""
     artifact_ids: list[str] = []
     """The ids of the artifacts of the run. A repeated call replaces these artifacts."""
 

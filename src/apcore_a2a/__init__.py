@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from apcore_a2a.protocol.model import Task as Task
     from apcore_a2a.protocol.model import TaskState as TaskState
     from apcore_a2a.protocol.model import TaskStatus as TaskStatus
+    from apcore_a2a.protocol.questions import Question as Question
     from apcore_a2a.remote.mount import RemoteAgent as RemoteAgent
     from apcore_a2a.remote.mount import mount_remote as mount_remote
     from apcore_a2a.settings import TLS as TLS
@@ -120,6 +121,7 @@ _EXPORTS: Final = {
     "Part": "apcore_a2a.protocol.model",
     "PushConfig": "apcore_a2a.protocol.model",
     "PushNotificationNotSupportedError": "apcore_a2a.errors",
+    "Question": "apcore_a2a.protocol.questions",
     "Remember": "apcore_a2a.agent",
     "RemoteAgent": "apcore_a2a.remote.mount",
     "Role": "apcore_a2a.protocol.model",
@@ -190,6 +192,7 @@ __all__ = [  # noqa: RUF022  # in the order of sorted(), where ruff would put TL
     "Part",
     "PushConfig",
     "PushNotificationNotSupportedError",
+    "Question",
     "Remember",
     "RemoteAgent",
     "Role",

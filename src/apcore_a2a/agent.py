@@ -4,13 +4,14 @@ Invariant: the engine does not know what kind of agent it runs. An agent knows n
 """
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
 from apcore_a2a.protocol.lifecycle import StreamFinal
 from apcore_a2a.protocol.model import ArtifactUpdate, Message, Part, SendMessage, StatusUpdate, Task, TaskState
+from apcore_a2a.protocol.questions import Question
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +99,8 @@ class Controls(Protocol):
     def progress(self, done: float | None, text: str) -> None: ...
 
     def ask(self, question: Any) -> Message: ...
+
+    def ask_all(self, questions: Sequence[Question]) -> dict[str, Any]: ...
 
 
 class Call(Struct, kw_only=True):
@@ -235,6 +238,23 @@ class Call(Struct, kw_only=True):
         if self.controls is None:
             raise RuntimeError(NO_CONTROLS)
         return self.controls.ask(question)
+
+    def ask_all(self, *questions: Question) -> dict[str, Any]:
+        """Return the user's answers to several questions, by their ids. If one is missing, ask as `ask` does.
+
+        A question with a schema gets an answer that fits it: the user is asked again until it does. The answer to an
+        approval is True or False. The answer to a question that the user has declined is None.
+
+        Example:
+            >>> async def book(city: str, call: Call) -> str:
+            ...     seats = Question(id="seats", text="How many seats?", schema={"type": "integer", "minimum": 1})
+            ...     window = Question(id="window", text="At the window?", schema={"type": "boolean"})
+            ...     answers = call.ask_all(seats, window)
+            ...     return f"{answers['seats']} seats to {city}, window: {answers['window']}"
+        """
+        if self.controls is None:
+            raise RuntimeError(NO_CONTROLS)
+        return self.controls.ask_all(questions)
 
 
 class Remember(Struct, frozen=True):

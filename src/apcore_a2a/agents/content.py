@@ -1,4 +1,4 @@
-"""Converts the output of agents, which may be any Python value, to parts and messages. Asks for approvals.
+"""Converts the output of agents, which may be any Python value, to parts and messages.
 
 Invariant: a converted value shares no object with the agent, and integers stay exact. A value without a JSON form is
 rejected.
@@ -7,13 +7,15 @@ rejected.
 import io
 import mimetypes
 import os
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
 from apcore_a2a.errors import InvalidAgentResponseError
 from apcore_a2a.ids_and_time import new_id
-from apcore_a2a.protocol.model import Message, Part, Role, StatusUpdate, TaskState, TaskStatus, check_finite
+from apcore_a2a.protocol.model import Message, Part, Role, check_finite
+from apcore_a2a.protocol.questions import Question, to_part
 
 # Media types by the first bytes of a file.
 MAGIC: Final = {
@@ -24,6 +26,8 @@ MAGIC: Final = {
     b"PK\x03\x04": "application/zip",
     b"\x1f\x8b": "application/gzip",
 }
+HOW_TO_APPROVE: Final = 'Reply "approve" or "reject".'
+HOW_TO_ANSWER_SEVERAL: Final = 'Answer each in a line of its own, such as "1: approve".'
 UNKNOWN_BYTES: Final = "application/octet-stream"
 MAX_FILE: Final = 64 * 1024 * 1024  # bytes that we read from a file object into memory
 
@@ -111,6 +115,28 @@ def text_of(message: Message, separator: str = "\n") -> str:
     return separator.join(part.text for part in message.parts if isinstance(part.text, str))
 
 
+def question_parts(questions: Sequence[Question], problems: Sequence[str] = ()) -> tuple[Part, ...]:
+    """Return the parts of a message that asks questions: in words, and as data.
+
+    Args:
+        questions: The questions, at least one.
+        problems: Why they are asked again.
+    """
+    lines = [*problems]
+    for number, question in enumerate(questions, 1):
+        lines.append(f"{number}. {question.text}" if len(questions) > 1 else question.text)
+    hints: list[str] = []
+    if any(question.kind == "approval" for question in questions):
+        hints.append(HOW_TO_APPROVE)
+    if len(questions) > 1:
+        hints.append(HOW_TO_ANSWER_SEVERAL)
+    words = "\n".join(lines)
+    if hints:
+        separator = " " if len(questions) == 1 else "\n"
+        words = f"{words}{separator}{' '.join(hints)}"
+    return (Part(text=words), to_part(questions))
+
+
 def agent_message(content: Any, *, metadata: dict[str, Any] | None = None) -> Message:
     """Return a message of the agent with `content`, converted by `to_parts`. The engine adds the ids of the task.
 
@@ -120,34 +146,8 @@ def agent_message(content: Any, *, metadata: dict[str, Any] | None = None) -> Me
     """
     if isinstance(content, Message):
         return content
-    return Message(message_id=new_id(), role=Role.AGENT, parts=tuple(to_parts(content)), metadata=metadata)
-
-
-# ---- approvals ------------------------------------------------------------------------------------------------------
-# Shared by functions and apcore modules.
-
-ANSWERS: Final = {"approve": True, "approved": True, "yes": True, "reject": False, "rejected": False, "no": False}
-
-
-def read_answer(message: Message) -> bool | None:
-    """Whether a reply approves the call. None if it neither approves nor rejects."""
-    for part in message.parts:
-        if isinstance(part.data, dict) and isinstance(part.data.get("approved"), bool):
-            return bool(part.data["approved"])
-        if isinstance(part.text, str):
-            word = part.text.strip().lower()
-            if word in ANSWERS:
-                return ANSWERS[word]
-    return None
-
-
-def approval_required(what: str, *, skill_id: str, approval_id: str | None) -> StatusUpdate:
-    """Return the INPUT_REQUIRED status that asks the caller to approve or reject a call of `what`."""
-    text = f'Approval required for {what}. Reply "approve" or "reject".'
-    message = agent_message(text, metadata={"approvalId": approval_id, "skillId": skill_id})
-    return StatusUpdate(status=TaskStatus(state=TaskState.INPUT_REQUIRED, message=message))
-
-
-def rejected(text: str) -> StatusUpdate:
-    """Return the REJECTED status that ends a task without approval. FAILED would suggest a run, and a useful retry."""
-    return StatusUpdate(status=TaskStatus(state=TaskState.REJECTED, message=agent_message(text)))
+    if isinstance(content, Question):
+        parts = question_parts([content])
+    else:
+        parts = tuple(to_parts(content))
+    return Message(message_id=new_id(), role=Role.AGENT, parts=parts, metadata=metadata)

@@ -3,7 +3,7 @@
 Invariant: the answer itself is the same in every form. What is added repeats it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final
 
@@ -27,6 +27,7 @@ from apcore_a2a.protocol.model import (
     encode,
     to_plain_text,
 )
+from apcore_a2a.protocol.questions import is_repeated_in_words
 
 # ---- data as text ---------------------------------------------------------------------------------------------------
 
@@ -92,16 +93,20 @@ def _convert_artifact(artifact: Artifact, form: DataForm) -> Artifact:
     return replace(artifact, parts=_convert_parts(artifact.parts, form))
 
 
-def _convert_parts(parts: Iterable[Part], form: DataForm) -> list[Part]:
+def _convert_parts(parts: Sequence[Part], form: DataForm) -> list[Part]:
     converted: list[Part] = []
     for part in parts:
         if part.data is UNSET:
             converted.append(part)
             continue
+        if is_repeated_in_words(part):  # it needs no text of its own
+            if form is DataForm.BOTH:
+                converted.append(part)
+            continue
         if form is DataForm.BOTH:
             converted.append(part)
         converted.append(Part(text=_text_of_data(part.data), metadata=part.metadata))
-    return converted
+    return converted or [*parts]
 
 
 def _text_of_data(data: Any) -> str:

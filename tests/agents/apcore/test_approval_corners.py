@@ -8,7 +8,7 @@ import pytest
 
 from apcore_a2a.agent import Caller
 from apcore_a2a.agents.apcore.call import APPROVAL
-from apcore_a2a.agents.content import ANSWERS
+from apcore_a2a.agents.questions import WORDS
 from apcore_a2a.errors import AgentError
 from apcore_a2a.protocol.model import TaskState
 from tests.agents.apcore.approval_handlers import Pay, PendingHandler, ResolvingHandler, gated, waiting
@@ -104,4 +104,4 @@ async def test_a_resumed_run_that_is_canceled_ends_at_once() -> None:
 
 
 def test_every_answer_is_lower_case() -> None:
-    assert [word.strip().lower() for word in ANSWERS] == list(ANSWERS)
+    assert [word.strip().lower() for word in WORDS] == list(WORDS)

@@ -10,6 +10,7 @@ from apcore_a2a.agents.apcore import approvals
 from apcore_a2a.agents.apcore.call import APPROVAL
 from apcore_a2a.agents.apcore.executor import ServedExecutor
 from apcore_a2a.protocol.model import Message, Operation, Part, Role, SendMessage, Task, TaskState
+from apcore_a2a.protocol.questions import questions_of
 from tests.agents.apcore.approval_handlers import Pay, PendingHandler
 from tests.agents.apcore.conftest import SpeakTo
 from tests.agents.apcore.running import Add, Data, Spy, agent_of, call_of, needs_approvals, registry_of, reply, run
@@ -42,12 +43,12 @@ async def test_the_caller_is_asked_and_the_call_is_made_once_after_the_approval(
     asked = await send(speaker, AMOUNT)
     assert asked.status.state is TaskState.INPUT_REQUIRED
     assert asked.status.message is not None
-    assert asked.status.message.parts == (
-        Part(text='Approval required for module bank.pay. Reply "approve" or "reject".'),
-    )
+    assert asked.status.message.text == 'Approval required for module bank.pay. Reply "approve" or "reject".'
+    (question,) = questions_of(asked.status.message)
+    assert (question.kind, question.tool, question.arguments) == ("approval", "bank.pay", AMOUNT)
     metadata = asked.status.message.metadata or {}
     assert metadata["skillId"] == "bank.pay"
-    assert metadata["approvalId"]
+    assert metadata["approvalId"] == question.id
     assert pay.paid == []
     unclear = await send(speaker, "what for?", asked.id)
     assert unclear.status.state is TaskState.INPUT_REQUIRED

@@ -24,7 +24,7 @@ async def test_the_caller_is_asked_before_the_function_runs() -> None:
     async with talk_to(guarded(ran)) as user:
         task = await user.task(Part(data={"name": "a"}))
         assert (task.status.state, ran) == (TaskState.INPUT_REQUIRED, [])
-        assert text_of(task) == 'Approval required for skill delete. Reply "approve" or "reject".'
+        assert task.status.text == 'Approval required for skill delete. Reply "approve" or "reject".'
         assert task.status.message is not None
         assert task.status.message.metadata is not None
         assert task.status.message.metadata["skillId"] == "delete"

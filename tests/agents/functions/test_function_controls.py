@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from apcore_a2a import AgentError, Call, ask
+from apcore_a2a import AgentError, Call, Question, ask
 from apcore_a2a.agent import Remember
 from apcore_a2a.protocol.lifecycle import PROGRESS
 from apcore_a2a.protocol.model import Event, Message, Part, Role, StatusUpdate, TaskState
+from apcore_a2a.protocol.questions import questions_of, to_answers
 from tests.conversations import contents, make_call, talk_to, text_of
 
 
@@ -359,3 +360,65 @@ async def test_another_file_or_other_metadata_make_another_question() -> None:
         assert task.status.state is TaskState.INPUT_REQUIRED
         task = await user.task("yes", task=task)
     assert task.status.state is TaskState.INPUT_REQUIRED
+
+
+# ---- questions with structure ---------------------------------------------------------------------------------------
+
+SEATS = Question(id="seats", text="How many?", schema={"type": "integer"})
+PAY = Question(id="pay", text="Pay 5?", kind="approval", tool="pay", arguments={"amount": 5})
+
+
+async def test_several_questions_are_answered_at_once() -> None:
+    async def book(city: str, call: Call) -> dict[str, Any]:
+        return {"city": city, **call.ask_all(SEATS, PAY)}
+
+    async with talk_to(book) as user:
+        task = await user.task("Rome")
+        assert questions_of(task.status.message) == [SEATS, PAY]
+        task = await user.task(to_answers({"seats": 2, "pay": True}), task=task)
+    assert (task.status.state, task.data) == (TaskState.COMPLETED, {"city": "Rome", "seats": 2, "pay": True})
+
+
+async def test_an_answer_that_does_not_fit_is_asked_for_again(caplog: pytest.LogCaptureFixture) -> None:
+    async def book(city: str, call: Call) -> str:
+        seats = call.ask_all(SEATS)["seats"]
+        name = call.ask("Your name?").text
+        return f"{seats} {name}"
+
+    async with talk_to(book) as user:
+        task = await user.task("Rome")
+        task = await user.task("two", task=task)
+        assert task.status.text == "The answer does not fit. expected an integer.\nHow many?"
+        assert questions_of(task.status.message) == [SEATS]
+        task = await user.task("2", task=task)
+        assert text_of(task) == "Your name?"
+        task = await user.task("Ada", task=task)
+    assert (task.status.state, task.text) == (TaskState.COMPLETED, "2 Ada")
+    assert caplog.records == []  # no answer was dropped
+
+
+async def test_an_answer_to_other_questions_is_not_used() -> None:
+    amount = [5]
+
+    async def buy(city: str, call: Call) -> str:
+        asked = Question(id="pay", text="Pay?", kind="approval", tool="pay", arguments={"amount": amount[0]})
+        return str(call.ask_all(asked))
+
+    async with talk_to(buy) as user:
+        task = await user.task("Rome")
+        amount[0] = 5000
+        task = await user.task("approve", task=task)
+        assert task.status.state is TaskState.INPUT_REQUIRED
+        task = await user.task("approve", task=task)
+    assert task.text == "{'pay': True}"
+
+
+async def test_a_question_is_asked_with_its_schema() -> None:
+    async def book(text: str, call: Call):  # type: ignore[no-untyped-def]  # a function for one test
+        return text if call.resumed else ask(SEATS)
+
+    async with talk_to(book) as user:
+        task = await user.task("Rome")
+        assert questions_of(task.status.message) == [SEATS]
+        task = await user.task("2", task=task)
+    assert task.text == "2"

@@ -18,7 +18,7 @@ from apcore_a2a.agents.apcore import approvals, failures
 from apcore_a2a.agents.apcore.approvals import Approval, Approver, PendingCall
 from apcore_a2a.agents.apcore.call import copy_output, make_context, output_parts, to_identity, to_inputs
 from apcore_a2a.agents.apcore.modules import ModuleInfo, Modules
-from apcore_a2a.agents.content import read_answer
+from apcore_a2a.agents.questions import read_approval
 from apcore_a2a.agents.skills import (
     JSON,
     MAX_EXAMPLES,
@@ -174,7 +174,7 @@ class ModuleAgent:
         inputs = dict(pending.inputs)
         if pending.approval_id and self._has_gate(module):
             inputs[approvals.TOKEN] = pending.approval_id
-        approval = Approval(pending.approval_id, read_answer(call.message), call.caller.id)
+        approval = Approval(pending.approval_id, read_approval(call.message, pending.approval_id), call.caller.id)
         return ModuleCall(module, inputs, approval=approval)
 
     def _has_gate(self, module: ModuleInfo) -> bool:

@@ -21,7 +21,7 @@ from msgspec import Struct
 from apcore_a2a.agent import AgentEvent, Remember
 from apcore_a2a.agents.apcore.failures import sanitize
 from apcore_a2a.agents.apcore.modules import held_by_gate
-from apcore_a2a.agents.content import approval_required, rejected
+from apcore_a2a.agents.questions import approval_required, rejected
 from apcore_a2a.protocol.model import StatusUpdate
 
 TOKEN: Final = "_approval_token"  # an argument of apcore that approves its call, so clients must not send it
@@ -70,7 +70,7 @@ def wait_for_caller(skill: str, inputs: Any, approval: Approval | None) -> Itera
 def wait_for_approval(pending: PendingCall, reason: str = "") -> Iterator[AgentEvent]:
     yield Remember(pending)
     what = f"module {pending.skill}{reason}"
-    yield approval_required(what, skill_id=pending.skill, approval_id=pending.approval_id)
+    yield approval_required(what, skill_id=pending.skill, approval_id=pending.approval_id, inputs=pending.inputs)
 
 
 def denied(error: Exception, skill: str) -> StatusUpdate:

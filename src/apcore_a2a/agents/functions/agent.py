@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from apcore_a2a.agent import Admission, AgentEvent, Call, Caller, Remember
-from apcore_a2a.agents.content import agent_message, approval_required, read_answer, read_file, rejected, to_parts
+from apcore_a2a.agents.content import agent_message, read_file, to_parts
 from apcore_a2a.agents.functions.signature import docstring_of, may_be_message, name_of
 from apcore_a2a.agents.functions.skill import (
     AskedQuestion,
@@ -29,6 +29,7 @@ from apcore_a2a.agents.functions.skill import (
     paused_run,
     user_messages,
 )
+from apcore_a2a.agents.questions import approval_required, questions_message, read_approval, read_reply, rejected
 from apcore_a2a.agents.skills import first_skill_id, missing_skill, named_skill
 from apcore_a2a.agents.threads import OUT_OF_THREADS, RETRY_AFTER, Threads, Worker
 from apcore_a2a.errors import ContentTypeNotSupportedError, OverloadedError, SkillNotFoundError, list_names
@@ -36,6 +37,7 @@ from apcore_a2a.ids_and_time import new_id
 from apcore_a2a.protocol.card import advise
 from apcore_a2a.protocol.lifecycle import AT_REST, PROGRESS, is_progress
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Message, Part, StatusUpdate, Task, TaskState, TaskStatus
+from apcore_a2a.protocol.questions import Question
 
 logger = logging.getLogger(__name__)
 
@@ -173,6 +175,7 @@ class FunctionControls:
         """The questions that this run has asked again, with unchanged content."""
         self._asked = asked
         self._messages = messages
+        self._unclear = 0  # answers of this run to which `ask_all` asks again
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._waiting: deque[AgentEvent] = deque()  # at most one event of the function and one progress update
@@ -196,19 +199,40 @@ class FunctionControls:
 
     def ask(self, question: Any) -> Message:
         digest = digest_of(question)
+        given = self._find_answer(digest)
+        if given is None:
+            raise InputRequired(question, digest)
+        self.answered.append(given)
+        return self._messages[given.answer]
+
+    def ask_all(self, questions: Sequence[Question]) -> dict[str, Any]:
+        message = questions_message(questions)
+        digest = digest_of(message)
+        given = self._find_answer(digest)
+        if given is None:
+            raise InputRequired(message, digest)
+        reply = read_reply(self._messages[given.answer], questions)
+        if len(reply.answers) < len(questions):
+            self._unclear = 1
+            raise InputRequired(questions_message(questions, reply.problems), digest)
+        self.answered.append(given)
+        return {name: each.value if each.approved is None else each.approved for name, each in reply.answers.items()}
+
+    def _find_answer(self, digest: str) -> AskedQuestion | None:
+        """Return the next question of the earlier runs, if it has this digest and was answered."""
         position = len(self.answered)
-        if position < len(self._asked):
-            asked = self._asked[position]
-            if asked.digest == digest and asked.answer < len(self._messages):
-                self.answered.append(asked)
-                return self._messages[asked.answer]
-        raise InputRequired(question, digest)
+        if position == len(self._asked):
+            return None
+        asked = self._asked[position]
+        if asked.digest != digest or asked.answer >= len(self._messages):
+            return None
+        return asked
 
     @property
     def dropped(self) -> int:
-        """The number of answers that this run has not used."""
+        """The number of answers that this run has not used, without the one that was unclear."""
         given = [asked for asked in self._asked if asked.answer < len(self._messages)]
-        return len(given) - len(self.answered)
+        return len(given) - len(self.answered) - self._unclear
 
     # ---- the relay ---------------------------------------------------------------------------------------------------
 
@@ -353,12 +377,11 @@ class FunctionAgent:
         if paused is None:
             paused = PausedRun(approval_id=new_id())
         elif paused.approval_id:
-            approved = read_answer(call.message)
+            approved = read_approval(call.message, paused.approval_id)
         if paused.approval_id:
             if approved is None:
                 yield Remember(paused)
-                what = f"skill {self.skill.id}"
-                yield approval_required(what, skill_id=self.skill.id, approval_id=paused.approval_id)
+                yield self._ask_approval(call, paused.approval_id)
                 return
             if not approved:
                 yield rejected(f"Skill {self.skill.id} was not run: rejected by the caller")
@@ -367,6 +390,11 @@ class FunctionAgent:
         async with aclosing(self._run_with_controls(call, paused)) as events:
             async for event in events:
                 yield event
+
+    def _ask_approval(self, call: Call, approval_id: str) -> StatusUpdate:
+        skill_id = self.skill.id
+        inputs = self.skill.shown_inputs(call)
+        return approval_required(f"skill {skill_id}", skill_id=skill_id, approval_id=approval_id, inputs=inputs)
 
     async def _run_with_controls(self, call: Call, paused: PausedRun | None) -> AsyncGenerator[AgentEvent, None]:
         """Run a function that may report progress and ask the user."""

@@ -85,6 +85,15 @@ class FunctionSkill(Struct, frozen=True, kw_only=True):
         """Whether the message with the inputs has a text part, which may be empty."""
         return any(isinstance(part.text, str) for part in self.input_message(call).parts)
 
+    def shown_inputs(self, call: Call) -> dict[str, Any] | None:
+        """Return the inputs as the caller sent them, for the approval of the call. None if the skill has none."""
+        if not self.signature.inputs:
+            return None
+        asked = self.input_message(call)
+        inputs, rest = self._read_inputs(asked)
+        fill_in(inputs, rest, self)
+        return inputs
+
     def _read_values(self, asked: Message) -> dict[str, Any]:
         inputs, rest = self._read_inputs(asked)
         fill_in(inputs, rest, self)

@@ -6,6 +6,7 @@ VERSIONS := 3.11 3.12 3.13
 # The other installed Pythons that are supported: the wire tests run on them as well, in .venvs/py312 and so on.
 OTHERS := $(filter-out $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'),$(VERSIONS))
 OTHERS := $(foreach version,$(OTHERS),$(if $(shell scripts/find-python $(version) 2>/dev/null),$(version)))
+PEERS := $(basename $(notdir $(wildcard requirements/peers/*.in)))
 WIRE := tests/interaction tests/http tests/client
 CHECKED := $(wildcard src tests examples benchmarks scripts)
 PIP := -m pip install --quiet --disable-pip-version-check --no-input
@@ -15,7 +16,7 @@ PARALLEL := --numprocesses=2 --dist=loadfile
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-wire run explorer screenshots test test-wire test-matrix chaos chaos-cluster check audit format lock clean
+.PHONY: help setup setup-wire run explorer screenshots test test-wire test-peers test-matrix chaos chaos-cluster check audit format lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -46,6 +47,11 @@ setup-wire: $(OTHERS:3.%=.venvs/py3%/.stamp)
 
 .venvs/fasta2a/.stamp: requirements/fasta2a.txt
 	$(call install,.venvs/fasta2a,$<)
+	@touch $@
+
+# The environments of `make test-peers`: one for each orchestrator of another project, 2.5 GB together.
+.venvs/peer-%/.stamp: requirements/peers/%.txt
+	$(call install,.venvs/peer-$*,$<)
 	@touch $@
 
 # Without npm the tests against the JavaScript SDK are skipped, with a message.
@@ -89,6 +95,9 @@ test-wire: setup setup-wire  ## tests of behaviour that clients see, on the othe
 
 wire-on-3.%:
 	.venvs/py3$*/bin/python $(PYTEST) -p no:cacheprovider $(WIRE)
+
+test-peers: setup $(PEERS:%=.venvs/peer-%/.stamp)  ## orchestrators and servers of other projects, each in its own environment
+	PEERS=required .venv/bin/python $(PYTEST) tests/peers
 
 run: .venv/.stamp  ## the demo agent with its Explorer page, at http://localhost:8000/explorer/
 	.venv/bin/apcore-a2a serve examples/extensions --host 127.0.0.1 --name demo --default-skill text.stats \

@@ -73,6 +73,7 @@ async def test_status_repeats_the_whole_text_in_the_last_status() -> None:
     assert chunks_of(task) == ["a b "]
     assert task.status.message is not None
     assert (task.status.message.text, task.status.message.metadata) == ("a b ", {REPEATS_ANSWER: True})
+    assert [message.text for message in task.history] == ["a b", "a b "]  # agno reads only the history
 
 
 async def test_the_repeated_text_is_not_in_the_conversation_twice() -> None:

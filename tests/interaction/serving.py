@@ -8,6 +8,7 @@ from ssl import SSLContext
 from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from apcore_a2a.app.serve import build_app
 from apcore_a2a.http.server.connection import GuardedProtocol
@@ -72,6 +73,15 @@ async def serving(
 ) -> AsyncIterator[str]:
     """Serve an agent as `serve` does, and yield its address. At the end, stop the runs without a grace period."""
     app = build_app(agent, card=card, **{"shutdown_timeout": 0.1} | options)
+    async with serving_app(app, tls=tls, protocol=protocol) as address:
+        yield address
+
+
+@asynccontextmanager
+async def serving_app(
+    app: ASGIApp, *, tls: SSLContext | None = None, protocol: type[GuardedProtocol] = GuardedProtocol
+) -> AsyncIterator[str]:
+    """Serve an application, and yield its address."""
     config = uvicorn.Config(app, http=protocol, ws="none", lifespan="on", log_config=None)
     config.load()
     config.ssl = tls

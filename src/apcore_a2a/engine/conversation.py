@@ -112,7 +112,7 @@ class _Found:
 
 def _messages_of(task: Task) -> list[Message]:
     """Return the messages of a task. Its artifacts count as answers of the agent, before its last status message."""
-    said = [*task.history]
+    said = [message for message in task.history if not repeats_answer(message)]
     for artifact in task.artifacts:
         parts = tuple(_join_texts(artifact.parts))
         if parts:

@@ -112,6 +112,8 @@ def fold(task: Task, event: Event) -> Event:
                 task.history.append(message)
             before = task.status
             task.status = event.status
+            if event.status.message is not None and repeats_answer(event.status.message):
+                task.history.append(event.status.message)  # some clients read only the messages of the history
             if event.metadata:
                 task.metadata = _merge(task.metadata, event.metadata)
             if task.metadata is not None:  # nearly always None

@@ -7,12 +7,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from apcore_a2a.agent import About as About
     from apcore_a2a.agent import Admission as Admission
     from apcore_a2a.agent import Agent as Agent
     from apcore_a2a.agent import AgentEvent as AgentEvent
     from apcore_a2a.agent import Call as Call
     from apcore_a2a.agent import Caller as Caller
+    from apcore_a2a.agent import ModelUsage as ModelUsage
     from apcore_a2a.agent import Remember as Remember
+    from apcore_a2a.agent import ToolCalled as ToolCalled
+    from apcore_a2a.agent import ToolDone as ToolDone
     from apcore_a2a.agents.as_agent import as_agent as as_agent
     from apcore_a2a.agents.executors import AgentExecutor as AgentExecutor
     from apcore_a2a.agents.functions.agent import ask as ask
@@ -86,6 +90,7 @@ _EXPORTS: Final = {
     "A2AError": "apcore_a2a.errors",
     "A2AServerError": "apcore_a2a.errors",
     "APIKeyAuthenticator": "apcore_a2a.auth.api_keys",
+    "About": "apcore_a2a.agent",
     "Admission": "apcore_a2a.agent",
     "Agent": "apcore_a2a.agent",
     "AgentCapabilities": "apcore_a2a.protocol.card",
@@ -115,6 +120,7 @@ _EXPORTS: Final = {
     "Limits": "apcore_a2a.settings",
     "Message": "apcore_a2a.protocol.model",
     "MethodNotFoundError": "apcore_a2a.errors",
+    "ModelUsage": "apcore_a2a.agent",
     "Operation": "apcore_a2a.protocol.model",
     "OverloadedError": "apcore_a2a.errors",
     "ParseError": "apcore_a2a.errors",
@@ -137,6 +143,8 @@ _EXPORTS: Final = {
     "TaskState": "apcore_a2a.protocol.model",
     "TaskStatus": "apcore_a2a.protocol.model",
     "TaskStore": "apcore_a2a.storage.contract",
+    "ToolCalled": "apcore_a2a.agent",
+    "ToolDone": "apcore_a2a.agent",
     "UnauthenticatedError": "apcore_a2a.errors",
     "UnsupportedOperationError": "apcore_a2a.errors",
     "VersionNotSupportedError": "apcore_a2a.errors",
@@ -157,6 +165,7 @@ __all__ = [  # noqa: RUF022  # in the order of sorted(), where ruff would put TL
     "A2AError",
     "A2AServerError",
     "APIKeyAuthenticator",
+    "About",
     "Admission",
     "Agent",
     "AgentCapabilities",
@@ -186,6 +195,7 @@ __all__ = [  # noqa: RUF022  # in the order of sorted(), where ruff would put TL
     "Limits",
     "Message",
     "MethodNotFoundError",
+    "ModelUsage",
     "Operation",
     "OverloadedError",
     "ParseError",
@@ -208,6 +218,8 @@ __all__ = [  # noqa: RUF022  # in the order of sorted(), where ruff would put TL
     "TaskState",
     "TaskStatus",
     "TaskStore",
+    "ToolCalled",
+    "ToolDone",
     "UnauthenticatedError",
     "UnsupportedOperationError",
     "VersionNotSupportedError",

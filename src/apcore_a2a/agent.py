@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
+from apcore_a2a.protocol.card import AgentExtension, AgentSkill
 from apcore_a2a.protocol.lifecycle import StreamFinal
 from apcore_a2a.protocol.model import ArtifactUpdate, Message, Part, SendMessage, StatusUpdate, Task, TaskState
 from apcore_a2a.protocol.questions import Question
@@ -273,6 +274,75 @@ class Remember(Struct, frozen=True):
     scope: Literal["task", "conversation"] = "task"
 
 
+# ---- what agents say ------------------------------------------------------------------------------------------------
+# A function yields these beside texts and values, and the adapters of frameworks say everything with them. An `Agent`
+# yields events: `TaskOutput` converts one to the other.
+
+ShowTools = Literal["no", "names", "arguments", "results"]
+"""What clients see of the tools that an agent calls. Each step includes the one before."""
+
+
+class ToolCalled(Struct, frozen=True, kw_only=True):
+    """The agent calls a tool. Clients see it as the status of the working task.
+
+    Example:
+        >>> async def answer(text: str):
+        ...     yield ToolCalled(id="1", name="search", arguments={"query": text})
+        ...     yield ToolDone(id="1", name="search")
+        ...     yield "Found nothing"
+    """
+
+    id: str
+    name: str
+    arguments: Any = None
+
+
+class ToolDone(Struct, frozen=True, kw_only=True):
+    """A tool has returned, or failed.
+
+    Example:
+        >>> ToolDone(id="1", name="search", failed=True).result is None
+        True
+    """
+
+    id: str
+    name: str
+    result: Any = None
+    failed: bool = False
+
+
+class ModelUsage(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """What a part of a run has used. The metadata of the task have the sum.
+
+    Example:
+        >>> ModelUsage(requests=1, input_tokens=12, output_tokens=5).output_tokens
+        5
+    """
+
+    requests: int = 0
+    """The requests to models."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+class About(Struct, frozen=True, kw_only=True):
+    """What an agent says of itself for its card, as its attribute `about`. Empty fields get a default.
+
+    Example:
+        >>> About(name="clerk", description="Pays and looks").skills
+        ()
+    """
+
+    name: str = ""
+    description: str = ""
+    version: str = ""
+    skills: tuple[AgentSkill, ...] = ()
+    """Empty if the agent itself is its only skill."""
+    extensions: tuple[AgentExtension, ...] = ()
+    input_modes: tuple[str, ...] = ()
+    output_modes: tuple[str, ...] = ()
+
+
 AgentEvent = StatusUpdate | ArtifactUpdate | Message | Task | Remember
 
 
@@ -296,9 +366,13 @@ class Agent(Protocol):
     stream begins, before the engine calls `run`. If it is true, the first event that is not a `Remember` decides: a
     `Message` is the whole reply, and no task is created. Any other event creates the task.
 
-    The engine cancels a run by asyncio cancellation. Two further methods are optional. The engine calls `cancel(call)`
-    when a task is canceled while it waits for its user. This method yields events as `run` does. `skill_of(call)`
-    returns the id of the skill that a message is for, if the agent has several.
+    The engine cancels a run by asyncio cancellation. Further members are optional:
+
+    - `about` is an `About`, from which the card is built.
+    - `lifespan()` returns an async context manager. It is entered before the first message, and left after the last
+      run. If the agent has `about` as well, the card is built again once it is entered.
+    - `cancel(call)` is called when a task is canceled while it waits for its user. It yields events as `run` does.
+    - `skill_of(call)` returns the id of the skill that a message is for, if the agent has several.
 
     Example:
         >>> from apcore_a2a.protocol.model import StatusUpdate, TaskState, TaskStatus

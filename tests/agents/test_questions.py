@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from apcore_a2a.agents.questions import Answer, approval, ask_questions, questions_message, read_approval, read_reply
+from apcore_a2a.agents.content import ask_questions, questions_message
+from apcore_a2a.agents.questions import Answer, approval, read_approval, read_reply
 from apcore_a2a.protocol.model import Message, Part, Role, TaskState
 from apcore_a2a.protocol.questions import Question, questions_of, to_answers
 

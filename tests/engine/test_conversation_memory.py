@@ -9,7 +9,7 @@ from msgspec import json
 from msgspec.structs import replace
 
 from apcore_a2a.agent import Admission, AgentEvent, Call, Remember
-from apcore_a2a.engine.conversation import MAX_PIECES, RunMemory, common_length
+from apcore_a2a.engine.conversation import LARGE_PIECE, MAX_PIECES, RunMemory, common_length
 from apcore_a2a.protocol.model import StatusUpdate, TaskState, TaskStatus
 from apcore_a2a.storage.contract import ConversationWrite, Store
 from apcore_a2a.storage.memory import InMemoryTaskStore
@@ -295,3 +295,37 @@ async def test_a_damaged_memory_is_reported_and_begins_again(caplog: pytest.LogC
         assert heard(await alice.send("b", context_id="talk")) == ["b"]
         assert "memory of a conversation is damaged" in caplog.text
         assert heard(await alice.send("c", context_id="talk")) == ["b", "c"]
+
+
+async def test_the_bytes_written_per_turn_do_not_grow_with_the_conversation() -> None:
+    store = InMemoryTaskStore()
+    memory = RunMemory(store, {}, "alice", "talk")
+    assert await memory.recall() is None
+    sizes: list[int] = []
+    for number in range(3_000):
+        memory.remember(b"x" * 200 * number)
+        write = memory.next_write()
+        sizes.append(0 if write is None else len(write.tail))
+    for turns in (sizes[:1_000], sizes[1_000:2_000], sizes[2_000:]):
+        assert sum(turns) / 1_000 < 200 + LARGE_PIECE
+
+
+async def test_a_hook_for_a_canceled_task_may_change_the_memory(store: Store) -> None:
+    class Forgetful(Acts):
+        async def cancel(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
+            known = await call.recall()
+            yield Remember([*known, "canceled"], scope="conversation")
+
+    async def play(call: Call) -> AsyncGenerator[AgentEvent, None]:
+        known = await call.recall() or []
+        yield Remember([*known, call.text], scope="conversation")
+        if call.text == "ask":
+            yield StatusUpdate(status=TaskStatus(state=S.INPUT_REQUIRED))
+        else:
+            yield tells(*known)
+
+    async with serving(Forgetful(play), store) as engine:
+        alice = User(engine)
+        task = await alice.send("ask", context_id="talk")
+        assert (await alice.cancel(task)).status.state is S.CANCELED
+        assert heard(await alice.send("next", context_id="talk")) == ["ask", "canceled"]

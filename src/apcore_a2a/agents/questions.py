@@ -1,28 +1,26 @@
-"""Asks the user of a task, and reads the answers from the reply: by the ids of the questions, or in words.
+"""Approvals, and the answers of a reply: by the ids of the questions, or in words.
 
 Invariant: an answer belongs to the question that was asked. A reply that cannot be assigned answers nothing, and the
 agent asks again.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from msgspec import UNSET, Struct, json, to_builtins
 from msgspec.structs import replace
 
-from apcore_a2a.agents.content import agent_message, question_parts
+from apcore_a2a.agents.content import agent_message, ask_questions, call_in_words
 from apcore_a2a.agents.inputs import IntegerSchema
 from apcore_a2a.agents.schema import Schema, inline
 from apcore_a2a.agents.schema_check import find_violations
 from apcore_a2a.errors import A2AError
-from apcore_a2a.ids_and_time import new_id
 from apcore_a2a.protocol.decoding import check_tree, decode
-from apcore_a2a.protocol.model import Message, Part, Role, StatusUpdate, TaskState, TaskStatus, encode
+from apcore_a2a.protocol.model import Message, Part, StatusUpdate, TaskState, TaskStatus, encode
 from apcore_a2a.protocol.questions import ANSWERS, APPROVED, ARGUMENTS, Question
 
 MAX_ARGUMENTS: Final = 64 * 1024  # bytes of arguments that an approval shows
-MAX_WORDS: Final = 300  # characters of the arguments in words
 WORDS: Final = {"approve": True, "approved": True, "yes": True, "reject": False, "rejected": False, "no": False}
 UNNAMED: Final = "approval"  # the id of the question, if the approval has none
 DECLINED: Final = frozenset({"decline", "cancel", "skip"})
@@ -70,48 +68,6 @@ def approval(question_id: str, tool: str, arguments: Any, *, note: str = "", edi
     return Question(
         id=question_id, text=text, kind="approval", tool=tool, arguments=shown, editable=editable, schema=schema
     )
-
-
-def call_in_words(arguments: Any) -> str:
-    """Return the arguments of a call as a program writes them, truncated."""
-    if isinstance(arguments, Mapping):
-        text = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
-    else:
-        text = "" if arguments is None else str(arguments)
-    if len(text) > MAX_WORDS:
-        return f"{text[:MAX_WORDS]}…"
-    return text
-
-
-def questions_message(
-    questions: Sequence[Question], problems: Sequence[str] = (), *, metadata: Mapping[str, Any] | None = None
-) -> Message:
-    """Return the message that asks these questions, in words and as data.
-
-    Args:
-        questions: The questions, at least one.
-        problems: Why they are asked again.
-        metadata: Further metadata of the message.
-
-    Raises:
-        ValueError: Two questions have the same id, or there is none.
-    """
-    if len({question.id for question in questions}) < max(len(questions), 1):
-        raise ValueError("there must be a question, and each needs an id of its own")
-    extra = dict(metadata or {})
-    if all(question.kind == "approval" for question in questions):
-        extra.setdefault("approvalId", questions[0].id)  # for clients that do not read the data
-        extra.setdefault("skillId", questions[0].tool)
-    parts = question_parts(questions, problems)
-    return Message(message_id=new_id(), role=Role.AGENT, parts=parts, metadata=extra or None)
-
-
-def ask_questions(
-    questions: Sequence[Question], problems: Sequence[str] = (), *, metadata: Mapping[str, Any] | None = None
-) -> StatusUpdate:
-    """Return the INPUT_REQUIRED status that asks these questions."""
-    message = questions_message(questions, problems, metadata=metadata)
-    return StatusUpdate(status=TaskStatus(state=TaskState.INPUT_REQUIRED, message=message))
 
 
 def approval_required(what: str, *, skill_id: str, approval_id: str | None, inputs: Any = None) -> StatusUpdate:

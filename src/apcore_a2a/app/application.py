@@ -1,6 +1,7 @@
 """The application: an engine, its cards, health and metrics, and how it opens and closes. Its routes are in `routes`.
 
-Invariant: the application opens once, in this order: the store, the start-up hooks, the recovery of interrupted tasks.
+Invariant: the application opens once, in this order: the store, the start-up hooks, the agent, the recovery of
+interrupted tasks. It closes in the reverse order.
 """
 
 import asyncio
@@ -15,10 +16,12 @@ from starlette.types import Message, Receive, Scope, Send
 
 from apcore_a2a.agent import Agent, Caller
 from apcore_a2a.app.access import AuditedOperations, AuditedTasks, Observers
+from apcore_a2a.app.agent_lifespan import AgentLifespan, Lifespan
 from apcore_a2a.app.routes import ANONYMOUS_DIVISOR, Served, pipeline
 from apcore_a2a.app.stores import why_not_open
 from apcore_a2a.auth.audit import AuditLog
 from apcore_a2a.auth.authenticator import Authenticator, close_authenticator, open_authenticator
+from apcore_a2a.auth.scopes import ScopedAgent
 from apcore_a2a.engine.context import EngineOptions, Hooks, Interceptor, Observer
 from apcore_a2a.engine.engine import Engine
 from apcore_a2a.engine.webhooks.delivery import Posting
@@ -51,6 +54,10 @@ class Parts(Struct, kw_only=True):
     interceptors: tuple[Interceptor, ...] = ()
     count_modules: Callable[[], int] | None = None
     on_open: "Callable[[Application], None] | None" = None
+    lifespan: Lifespan | None = None
+    """The `lifespan` of the agent, if it has one."""
+    build_card: Callable[[], AgentCard] | None = None
+    """Builds the card again, for an agent that may know its skills only when its lifespan has begun."""
     on_startup: tuple[Hook, ...] = ()
     on_shutdown: tuple[Hook, ...] = ()
 
@@ -94,6 +101,7 @@ class Application(Starlette):
         self._parts = parts
         self._opening = asyncio.Lock()
         self._opened = False
+        self._agent_lifespan: AgentLifespan | None = None
         self.why_not_open = ""
         self.health = HealthEndpoint(self.engine, parts.count_modules or self._count_skills)
         self._core = pipeline(
@@ -213,7 +221,21 @@ class Application(Starlette):
         # Hooks first: the agent of a recovered task may need their results.
         for hook in self._parts.on_startup:
             await _call(hook)
+        await self._open_agent()
         await self.engine.recover()
+
+    async def _open_agent(self) -> None:
+        """Begin the lifespan of the agent, if it has one."""
+        if self._parts.lifespan is None:
+            return
+        self._agent_lifespan = AgentLifespan(self._parts.lifespan)
+        await self._agent_lifespan.open()
+        if self._parts.build_card is None:
+            return
+        card = self._parts.build_card()
+        self.cards.replace(card)
+        if isinstance(self._parts.agent, ScopedAgent):
+            self._parts.agent.protect([skill.id for skill in card.skills])
 
     async def open_or_keep_reason(self) -> None:
         """Open, and keep the reason of a failure for the server to report."""
@@ -251,6 +273,8 @@ class Application(Starlette):
             for hook in reversed(hooks):
                 closing.push_async_callback(_call, hook)
             closing.push_async_callback(close_authenticator, self._parts.auth)
+            if self._agent_lifespan is not None:
+                closing.push_async_callback(self._agent_lifespan.close)
             closing.push_async_callback(close_engine)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from apcore_a2a import __version__
-from apcore_a2a.agent import Agent, Caller
+from apcore_a2a.agent import About, Agent, Caller
 from apcore_a2a.agents.functions.agent import SkillAgent
 from apcore_a2a.agents.functions.signature import docstring_of, name_of
 from apcore_a2a.agents.functions.skill import FunctionSkill, to_card_skill, to_params
@@ -56,6 +56,9 @@ def describe_agent(
         target: The object given to `serve`. Any: it may be anything.
         show: Selects the skills that the card shows and names. None selects all.
     """
+    told = about_of(agent)
+    if told is not None:
+        return _describe(told, target, settings)
     skills: tuple[AgentSkill, ...] = ()
     extensions: tuple[AgentExtension, ...] = ()
     if isinstance(agent, SkillAgent):
@@ -76,6 +79,31 @@ def describe_agent(
         default_input_modes=modes,
         default_output_modes=modes,
         skills=skills,
+    )
+
+
+def about_of(agent: Agent) -> About | None:
+    """Return what an agent says of itself. None if it says nothing."""
+    told = getattr(agent, "about", None)
+    if isinstance(told, About):
+        return told
+    return None
+
+
+def _describe(told: About, target: Any, settings: Settings) -> AgentCard:
+    """Return the card of an agent that says itself what it is."""
+    name = settings.name or told.name or "agent"
+    description = settings.description or told.description or _summary(name, told.skills)
+    itself = AgentSkill(id=name, name=name, description=description, tags=())
+    return AgentCard(
+        name=name,
+        description=description,
+        version=settings.version or told.version or _project_version(target),
+        supported_interfaces=(),
+        capabilities=AgentCapabilities(streaming=True, extensions=told.extensions),
+        default_input_modes=told.input_modes or (TEXT, JSON),
+        default_output_modes=told.output_modes or (TEXT, JSON),
+        skills=told.skills or (itself,),
     )
 
 

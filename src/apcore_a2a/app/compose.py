@@ -56,13 +56,20 @@ def compose(
         return complete(card or describe_agent(agent, target, settings, show=show), settings, auth)
 
     if auth is None:  # there is no extended card, so this one shows all skills
-        return Parts(agent=agent, card=build())
-    return _for_callers(agent, build, SkillScopes(settings.skill_scopes), auth)
+        parts = Parts(agent=agent, card=build(), build_card=build)
+    else:
+        parts = _for_callers(agent, build, SkillScopes(settings.skill_scopes), auth)
+    parts.lifespan = getattr(agent, "lifespan", None)
+    return parts
 
 
 def _for_callers(agent: Agent, build: BuildCard, scopes: SkillScopes, auth: Authenticator) -> Parts:
     """Return the parts of an agent with authentication: each caller sees the skills that it may call."""
-    warn_of_unused(scopes, [skill.id for skill in build().skills])
+    if getattr(agent, "lifespan", None) is None:  # otherwise the skills may not be known yet
+        warn_of_unused(scopes, [skill.id for skill in build().skills])
+
+    def build_public() -> AgentCard:
+        return build(lambda skill: not skill.requires_approval)
 
     def build_extended(caller: Caller) -> AgentCard:
         shown = build(lambda skill: scopes.permits(caller, skill.id))
@@ -70,7 +77,8 @@ def _for_callers(agent: Agent, build: BuildCard, scopes: SkillScopes, auth: Auth
 
     return Parts(
         agent=_with_visible_skills(agent, scopes),
-        card=build(lambda skill: not skill.requires_approval),
+        card=build_public(),
+        build_card=build_public,
         auth=auth,
         extended_card=build_extended,
     )

@@ -66,6 +66,10 @@ class ScopedAgent:
         self._scopes = scopes
         self._skills = tuple(skills)
 
+    def protect(self, skills: Sequence[str]) -> None:
+        """Require the scopes of these skills from now on, for an agent that knows its skills only when it is open."""
+        self._skills = tuple(skills)
+
     def __getattr__(self, name: str) -> Any:  # Any: the optional methods of an agent, such as `cancel`
         return getattr(self._agent, name)
 

@@ -167,7 +167,10 @@ def _truncate(message: Message) -> Message:
 # Invariant: of the runs of one context in this process, one at a time has the memory. A piece of a run at another
 # replica, based on the same memory, is void if it is stored second (docs/decisions/0157).
 
-MAX_PIECES: Final = 32  # a longer list of pieces is replaced by one, so that reading it stays cheap
+# A longer list of pieces is replaced by one, so that reading it stays cheap. The limit grows with the memory: to write
+# a long memory again costs each turn 2 KiB on average, however long the memory is.
+MAX_PIECES: Final = 32
+LARGE_PIECE: Final = 2048  # bytes
 
 ConversationTurns = dict[tuple[str, str], Turn]
 """The turns of the contexts whose memory is in use, by owner and context."""
@@ -223,7 +226,7 @@ class RunMemory:
             return None
         keep = common_length(base.body, self._latest)
         pieces = base.pieces + 1
-        if pieces > MAX_PIECES or keep < len(self._latest) // 2:
+        if pieces > max(MAX_PIECES, len(self._latest) // LARGE_PIECE) or keep < len(self._latest) // 2:
             keep = 0
             pieces = 1
         self._base = ConversationMemory(base.number + 1, self._latest, pieces)

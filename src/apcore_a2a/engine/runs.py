@@ -290,12 +290,15 @@ class Runs:
                 if run is not None:
                     await asyncio.wait({self.stop(run, Stop.CANCEL)})
                 # If the task has not ended, it waited for its user, or a message took the turn in between.
-                async with live.turn:
-                    try:
-                        await self._cancel_waiting(live, caller)
-                    except StoreUnavailableError:
-                        await self._resync_later(live)
-                        raise
+                await live.turn.take()
+                live.hold()
+                try:
+                    await self._cancel_waiting(live, caller)
+                except StoreUnavailableError:
+                    await self._resync_later(live)
+                    raise
+                finally:
+                    live.end_run()  # the hook may have used the memory of the conversation, as a run does
             except A2AError as error:
                 logger.warning(
                     "cancel not stored", extra={"task_id": live.task.id, "reason": clean_line(error.message)}
@@ -361,6 +364,7 @@ def _cancel_call(live: LiveTask, said: Message, caller: Caller) -> Call:
     token.cancel()
     call = Call(request=SendMessage(message=said), task=copy(live.task), caller=caller, cancel=token)
     call.resumed = True
+    call.read_conversation = live.recall
     if live.memo:
         call.memo = json.decode(live.memo)
     return call

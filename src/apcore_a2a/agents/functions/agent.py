@@ -1,6 +1,6 @@
 """Agents made of functions: `FunctionAgent` serves one, `SkillAgent` several, and the message names the skill.
 
-`FunctionOutput` converts results of a function to events. `FunctionControls` implements `Call.progress` and `Call.ask`.
+`TaskOutput` converts what an agent says to events. `FunctionControls` implements `Call.progress` and `Call.ask`.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import io
 import logging
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, nullcontext, suppress
 from functools import partial
 from typing import Any, Final
@@ -18,8 +18,25 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from apcore_a2a.agent import Admission, AgentEvent, Call, Caller, Remember
-from apcore_a2a.agents.content import agent_message, read_file, to_parts
+from apcore_a2a.agent import (
+    Admission,
+    AgentEvent,
+    Call,
+    Caller,
+    ModelUsage,
+    Remember,
+    ShowTools,
+    ToolCalled,
+    ToolDone,
+)
+from apcore_a2a.agents.content import (
+    agent_message,
+    ask_questions,
+    questions_message,
+    read_file,
+    to_parts,
+    tool_status,
+)
 from apcore_a2a.agents.functions.signature import docstring_of, may_be_message, name_of
 from apcore_a2a.agents.functions.skill import (
     AskedQuestion,
@@ -29,59 +46,102 @@ from apcore_a2a.agents.functions.skill import (
     paused_run,
     user_messages,
 )
-from apcore_a2a.agents.questions import approval_required, questions_message, read_approval, read_reply, rejected
+from apcore_a2a.agents.questions import approval_required, read_approval, read_reply, rejected
 from apcore_a2a.agents.skills import first_skill_id, missing_skill, named_skill
 from apcore_a2a.agents.threads import OUT_OF_THREADS, RETRY_AFTER, Threads, Worker
 from apcore_a2a.errors import ContentTypeNotSupportedError, OverloadedError, SkillNotFoundError, list_names
 from apcore_a2a.ids_and_time import new_id
 from apcore_a2a.protocol.card import advise
 from apcore_a2a.protocol.lifecycle import AT_REST, PROGRESS, is_progress
-from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Message, Part, StatusUpdate, Task, TaskState, TaskStatus
+from apcore_a2a.protocol.model import (
+    Artifact,
+    ArtifactUpdate,
+    Message,
+    Metadata,
+    Part,
+    StatusUpdate,
+    Task,
+    TaskState,
+    TaskStatus,
+)
 from apcore_a2a.protocol.questions import Question
 
 logger = logging.getLogger(__name__)
 
-# ---- results --------------------------------------------------------------------------------------------------------
-# The results of a function become the events of its task.
+# ---- the output of a run --------------------------------------------------------------------------------------------
+# What an agent says becomes the events of its task. Functions and the adapters of frameworks say it in the same words:
+# a `str` is a piece of text, `ToolCalled` and `ToolDone` name a tool, a `Question` asks the user, `ModelUsage` counts,
+# and any other value is a result.
+
+USAGE: Final = "apcore.usage"
+"""The key in the metadata of a task for what its runs have used, as `ModelUsage` counts it."""
 
 
-class FunctionOutput:
-    """Converts the results of one run of a function to events, each as soon as it is available.
+class TaskOutput:
+    """Converts the output of one run to events, each as soon as it is available.
 
-    Pieces of text form one artifact. Which piece is the last is known only when the function ends, so none is marked:
-    `lastChunk` is optional, and the end of the task ends its artifacts. Other values are one artifact each.
+    Pieces of text form one artifact, until something else is said. Which piece is the last is not known before, so none
+    is marked: `lastChunk` is optional, and the end of the task ends its artifacts. Other values are one artifact each.
+
+    Args:
+        may_reply: Whether a returned Message is the whole reply, instead of a task.
+        known_ids: The ids of the artifacts of an earlier run, which this run replaces.
+        show_tools: What clients see of the tools that the agent calls.
+        earlier_usage: What the earlier runs of the task have used.
     """
 
-    def __init__(self, may_reply: bool, known_ids: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        may_reply: bool = False,
+        known_ids: Sequence[str] = (),
+        *,
+        show_tools: ShowTools = "results",
+        earlier_usage: Mapping[str, int] | None = None,
+    ) -> None:
         self.artifact_ids: list[str] = []
         """The ids of the artifacts so far. A repeated run uses those of the earlier run, to replace its artifacts."""
         self._known_ids = known_ids
         self._may_reply = may_reply
+        self._show_tools = show_tools
+        self._usage = earlier_usage
         self._text_id = ""  # the artifact to which pieces of text are appended. Empty before the first one.
-        self._state = TaskState.WORKING  # the latest state that the function has published
+        self._state = TaskState.WORKING  # the latest state that the agent has published
 
-    def add(self, chunk: Any) -> Iterator[AgentEvent]:
-        """Return the events for one value that a function yields."""
-        match chunk:
+    def add(self, said: Any) -> Iterator[AgentEvent]:
+        """Return the events for one thing that the agent says."""
+        match said:
             case None | "":
                 return
             case str():
                 is_first = not self._text_id
                 if is_first:
                     self._text_id = self._next_id()
-                yield _update([Part(text=chunk)], self._text_id, append=not is_first)
+                yield _update([Part(text=said)], self._text_id, append=not is_first)
             case StatusUpdate() | Task():
-                self._state = chunk.status.state
+                self._state = said.status.state
                 if self._state in AT_REST:
-                    self._text_id = ""  # text after the answer of the user is another artifact
-                yield chunk
+                    self.end_text()  # text after the answer of the user is another artifact
+                yield said
             case Message():
                 # As a status: a Message would end the task if another function of the agent may reply with messages.
-                yield StatusUpdate(status=TaskStatus(state=self._state, message=chunk))
+                yield StatusUpdate(status=TaskStatus(state=self._state, message=said))
             case ArtifactUpdate() | Remember():
-                yield chunk
+                yield said
+            case ToolCalled() | ToolDone() | ModelUsage() | Question():
+                yield from self._add_action(said)
             case _:
-                yield _update(to_parts(chunk), self._next_id(), last=True)
+                yield _update(to_parts(said), self._next_id(), last=True)
+
+    def _add_action(self, said: ToolCalled | ToolDone | ModelUsage | Question) -> Iterator[AgentEvent]:
+        match said:
+            case ModelUsage():
+                self._count(said)
+            case Question():
+                yield from self.ask([said])
+            case _:
+                self.end_text()
+                if self._show_tools != "no":
+                    yield tool_status(said, self._show_tools)
 
     def add_whole(self, result: Any) -> Iterator[AgentEvent]:
         """Return the events for the value that a function returns."""
@@ -97,9 +157,32 @@ class FunctionOutput:
             case _:
                 yield from self.add(result)
 
+    def end_text(self) -> None:
+        """End the present text. The next piece begins another artifact."""
+        self._text_id = ""
+
+    def ask(self, questions: Sequence[Question], problems: Sequence[str] = ()) -> Iterator[AgentEvent]:
+        """Return the events that ask the user, and let the task wait."""
+        self.end_text()
+        self._state = TaskState.INPUT_REQUIRED
+        asked = ask_questions(questions, problems)
+        yield StatusUpdate(status=asked.status, metadata=self._usage_metadata())
+
     def end(self) -> Iterator[AgentEvent]:
+        """Return the events that complete the task, unless it rests already."""
         if self._state not in AT_REST:
-            yield StatusUpdate(status=TaskStatus(state=TaskState.COMPLETED))
+            yield StatusUpdate(status=TaskStatus(state=TaskState.COMPLETED), metadata=self._usage_metadata())
+
+    def _count(self, used: ModelUsage) -> None:
+        counts = dict(self._usage or {})
+        for name, count in msgspec.to_builtins(used).items():
+            counts[name] = counts.get(name, 0) + count
+        self._usage = counts
+
+    def _usage_metadata(self) -> Metadata | None:
+        if not self._usage:
+            return None
+        return {USAGE: self._usage}
 
     def _next_id(self) -> str:
         number = len(self.artifact_ids)
@@ -368,7 +451,7 @@ class FunctionAgent:
             return self._run_if_approved(call)
         if self.skill.signature.takes_call:
             return self._run_with_controls(call, paused_run(call))
-        return self._run(call, FunctionOutput(self.may_reply))
+        return self._run(call, TaskOutput(self.may_reply))
 
     async def _run_if_approved(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
         """Run a function that requires approval: ask the caller first. The answer decides about this call only."""
@@ -403,7 +486,7 @@ class FunctionAgent:
         # A repeated call: the answers are known, and its artifacts replace the earlier ones.
         controls = FunctionControls(paused.questions, messages)
         call.controls = controls
-        output = FunctionOutput(self.may_reply, paused.artifact_ids)
+        output = TaskOutput(self.may_reply, paused.artifact_ids)
         try:
             async with aclosing(controls.relay(self._run(call, output))) as events:
                 async for event in events:
@@ -419,7 +502,7 @@ class FunctionAgent:
             for event in output.add(ask(asked.question)):
                 yield event
 
-    async def _run(self, call: Call, output: FunctionOutput) -> AsyncGenerator[AgentEvent, None]:
+    async def _run(self, call: Call, output: TaskOutput) -> AsyncGenerator[AgentEvent, None]:
         async with AsyncExitStack() as stack:
             result = await self._call(call, stack)
             if isinstance(result, AsyncIterable):

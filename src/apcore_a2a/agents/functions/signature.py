@@ -13,12 +13,13 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from apcore_a2a.agent import Call, Remember
+from apcore_a2a.agent import Call, ModelUsage, Remember, ToolCalled, ToolDone
 from apcore_a2a.agents.content import text_of
 from apcore_a2a.agents.inputs import IntegerSchema
 from apcore_a2a.agents.schema import Schema, inline
 from apcore_a2a.errors import Violation
 from apcore_a2a.protocol.model import ArtifactUpdate, Message, Part, StatusUpdate, Task, check_finite, encode
+from apcore_a2a.protocol.questions import Question
 
 # The parameters of a function: the message, the call, or inputs.
 #
@@ -45,7 +46,19 @@ _UNRESOLVED: Final = (NameError, AttributeError)  # raised for an annotation wit
 _VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)  # parameters that receive nothing
 _FILES: Final = (bytes, bytearray, io.IOBase, IO)
 # Return types that are parts or events instead of values. They have no schema.
-_EVENTS: Final = (Message, Part, StatusUpdate, ArtifactUpdate, Task, Remember, NoneType)
+_EVENTS: Final = (
+    Message,
+    Part,
+    StatusUpdate,
+    ArtifactUpdate,
+    Task,
+    Remember,
+    Question,
+    ToolCalled,
+    ToolDone,
+    ModelUsage,
+    NoneType,
+)
 
 
 class Input(Struct, frozen=True):

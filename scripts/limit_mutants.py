@@ -134,8 +134,8 @@ LIMITS: Final = (
     Mutant(
         "a queued message counts for its address",
         "../engine/intake.py",
-        "CallContext(caller=context.caller, peer=context.peer)",
-        "CallContext(caller=context.caller)",
+        "headers=context.headers, peer=context.peer)",
+        "headers=context.headers)",
         RUNS,
     ),
     Mutant(

@@ -130,7 +130,8 @@ class Call(Struct, kw_only=True):
     """The state in which the task waited for this message. None if it did not wait, or if another process began the
     run."""
     headers: Mapping[str, str] = {}
-    """Request headers that an agent may use, with names in lower case: traceparent, tracestate."""
+    """The trace that this run belongs to: traceparent, tracestate and baggage, as far as the request has them. It is
+    stored with the task, so a run that another process began has it, too. Clients of this package send it on."""
     raw_headers: Mapping[bytes, bytes] = {}
     """All headers of the request, with names in lower case, credentials included. They are never stored, so a run that
     another process began has none. If a header is repeated, this has its last value."""

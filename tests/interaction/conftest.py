@@ -19,7 +19,9 @@ WIRES = [(binding, version) for version in ("1.0", "0.3") for binding in ("JSON-
 
 
 class Serve(Protocol):
-    async def __call__(self, agent: Agent, **options: Any) -> str: ...
+    """Any: what `serve` accepts."""
+
+    async def __call__(self, agent: Any, **options: Any) -> str: ...
 
 
 class Connect(Protocol):
@@ -31,7 +33,7 @@ async def serve() -> AsyncIterator[Serve]:
     """Serve agents until the test ends. A call returns the address of its agent."""
     async with AsyncExitStack() as stack:
 
-        async def start(agent: Agent, **options: Any) -> str:
+        async def start(agent: Any, **options: Any) -> str:
             return await stack.enter_async_context(serving(agent, **options))
 
         yield start

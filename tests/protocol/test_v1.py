@@ -268,7 +268,11 @@ def test_any_details_of_a_remote_agent_are_read_without_a_fault(data: object) ->
 
 @given(strategies.tasks() | strategies.status_updates | strategies.artifact_updates(), st.none() | strategies.messages)
 def test_a_kept_event_comes_back_with_the_message_that_caused_it(event: Event, said: Message | None) -> None:
-    assert v1.decode_record(v1.encode_record(event, said)) == (event, said)
+    record = v1.encode_record(event, said)
+    traced = v1.encode_traced({"baggage": 'a="1"'}, record)
+    assert v1.decode_record(record) == v1.decode_record(traced) == (event, said)
+    assert (v1.trace_of(record), v1.trace_of(traced)) == ({}, {"baggage": 'a="1"'})
+    assert v1.event_of(record) == v1.event_of(traced) == v1.event_of(traced, event) == v1.encode_event(event)
 
 
 @pytest.mark.parametrize("record", [b"{}", v1.encode_event(SAID)])

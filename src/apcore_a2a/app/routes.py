@@ -36,6 +36,7 @@ from apcore_a2a.http.rate_limit import RateLimit, Rates
 from apcore_a2a.http.rest import RESTBinding
 from apcore_a2a.http.webhooks import PATH, REDELIVER_PATH, WebhooksEndpoint
 from apcore_a2a.settings import Settings
+from apcore_a2a.trace_context import TRACE_HEADERS
 from apcore_a2a.web import NO_STORE, SAFE
 
 logger = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ CORS_HEADERS: Final = (
     "Content-Type",
     "Idempotency-Key",
     "Last-Event-ID",
+    *TRACE_HEADERS,
 )
 
 

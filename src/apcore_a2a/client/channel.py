@@ -28,6 +28,7 @@ from apcore_a2a.errors import (
 from apcore_a2a.ids_and_time import new_id
 from apcore_a2a.protocol.model import Event, Operation, Value
 from apcore_a2a.protocol.sse import SSEDecoder
+from apcore_a2a.trace_context import continued_trace
 
 if TYPE_CHECKING:
     import httpx
@@ -199,6 +200,9 @@ class Channel:
         if options.auth is not None:
             context = AuthContext(self.discovery.known_card, self.discovery.trusted, self._send_without_credentials)
             request = with_headers(request, await options.auth.headers(context))
+        trace = continued_trace(options.headers)
+        if trace and self.settings.propagate_trace:
+            request = with_headers(request, trace)
         if options.headers:
             request = with_headers(request, options.headers)
         return request

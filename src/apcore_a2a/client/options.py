@@ -211,6 +211,8 @@ class ClientOptions(TypedDict, total=False):
     """Initial interval in seconds for polling a task whose stream is not available."""
     max_response: int
     """Maximum size in bytes of a response, and of one event of a stream."""
+    propagate_trace: bool
+    """Whether requests that an agent makes continue the trace and the baggage of its caller. By default they do."""
 
 
 class ClientSettings(Struct, frozen=True, kw_only=True):
@@ -226,6 +228,7 @@ class ClientSettings(Struct, frozen=True, kw_only=True):
     idle_timeout: float = 60.0
     poll_interval: float = 0.5
     max_response: int = 32 * 1024 * 1024
+    propagate_trace: bool = True
 
     def __post_init__(self) -> None:
         # Values are checked here for callers without a type checker, so that a wrong one fails before the first call.

@@ -24,7 +24,7 @@ class CallContext(Struct, frozen=True, kw_only=True):
     peer: tuple[str, int] | None = None
     """The address and the port of the client, if it has any."""
     headers: Mapping[str, str] = {}
-    """The tracing headers, for the agent."""
+    """The trace of the request: traceparent, tracestate and baggage, if they are well-formed."""
     raw_headers: Mapping[bytes, bytes] = {}
     """All headers as they were received. Only agents read them."""
     extensions: frozenset[str] = frozenset()

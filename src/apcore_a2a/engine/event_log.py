@@ -104,11 +104,9 @@ def fold_records(task: Task, records: Sequence[bytes], *, after: int) -> list[Lo
     for seq, record in enumerate(records, after + 1):
         event, said = v1.decode_record(record)
         fold(task, event)
-        body = record
-        if said is not None:  # the message that caused the event is stored with it, and not published
+        if said is not None:
             fold(task, said)
-            body = v1.encode_event(event)
-        entries.append(LogEntry(seq, task.status.state, body))
+        entries.append(LogEntry(seq, task.status.state, v1.event_of(record, event)))
     return entries
 
 

@@ -21,7 +21,8 @@ from apcore_a2a.engine.replica.requests import ReplicaRequests, TaskElsewhere
 from apcore_a2a.engine.run import OPENED, AgentDecides, NewTask, NextMessage, Run
 from apcore_a2a.engine.runs import Runs
 from apcore_a2a.engine.stored_run import QueuedMessage, StoredRun
-from apcore_a2a.engine.task import LiveTask, enqueue, is_settled, reject_message, remove_settled, until_queued
+from apcore_a2a.engine.task import LiveTask
+from apcore_a2a.engine.turn_writes import enqueue, is_settled, reject_message, remove_settled, until_queued
 from apcore_a2a.engine.waiting import Place
 from apcore_a2a.engine.webhooks.operations import Webhooks, check_inline
 from apcore_a2a.errors import (
@@ -214,6 +215,7 @@ class Intake:
                 resumed=call.resumed,
                 memo=call.memo,
                 start=live.version,
+                trace=call.headers,
             )
             live.set_run(run)
 
@@ -262,7 +264,7 @@ class Intake:
             await self._webhooks.resume(live, webhook)
         if self._replica_requests is not None and not live.runner.is_none:
             if not wait:
-                await self._replica_requests.queue_message(live, request, context.caller)
+                await self._replica_requests.queue_message(live, request, context)
                 record = await self.load(live.task.id, context)
                 return Snapshot(record.document, record.version)
             await self._replica_requests.followers.wait_until_free(live)
@@ -270,10 +272,10 @@ class Intake:
         place = live.join_queue()
         if wait or place is None:
             return await self._take_turn(live, place, admitted, context)
-        queued = QueuedMessage(request, context.caller)
-        # The context for the later run: the caller, which is all that is stored for a restart, and the peer, because
-        # the quota key depends on it.
-        later = CallContext(caller=context.caller, peer=context.peer)
+        queued = QueuedMessage(request, context.caller, context.headers)
+        # The context for the later run: the caller and the trace, which are all that is stored for a restart, and the
+        # peer, because the quota key depends on it.
+        later = CallContext(caller=context.caller, headers=context.headers, peer=context.peer)
         self._runs.in_background(self._run_queued(live, place, queued, admitted, later), live)
         await enqueue(live, queued)
         return await live.latest()
@@ -359,7 +361,7 @@ class Intake:
 
     def resume_queued(self, live: LiveTask, queued: QueuedMessage) -> None:
         """Queue a message again that was in the queue when its process ended."""
-        context = CallContext(caller=queued.caller)
+        context = CallContext(caller=queued.caller, headers=queued.trace)
         call = new_call(queued.request, live.task, context)
         never_admitted = Admitted(call, retry_safe=False, version=-1)
         place = live.join_queue(acknowledged=True)

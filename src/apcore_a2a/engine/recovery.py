@@ -23,7 +23,8 @@ from apcore_a2a.engine.intake import Intake, new_call
 from apcore_a2a.engine.run import FromQueue, Rerun, Start, Stop
 from apcore_a2a.engine.runs import BackgroundWork, Runs
 from apcore_a2a.engine.stored_run import NO_RUNNER, StoredRun, decode_stored_run
-from apcore_a2a.engine.task import LiveTask, hand_on
+from apcore_a2a.engine.task import LiveTask
+from apcore_a2a.engine.turn_writes import hand_on
 from apcore_a2a.engine.webhooks.operations import Webhooks
 from apcore_a2a.errors import A2AError, AgentError, StaleWriteError, StoreUnavailableError, TaskNotFoundError
 from apcore_a2a.protocol import v1
@@ -106,7 +107,7 @@ class Recovery:
         self, live: LiveTask, stored: StoredRun, request: SendMessage, turn: InterruptedTurn
     ) -> Call:
         """Return the call for an agent that starts again with the request of a process that ended."""
-        context = CallContext(caller=stored.caller)
+        context = CallContext(caller=stored.caller, headers=stored.trace)
         call = new_call(request, live.task, context)
         await self._intake.conversations.add_history(call, context, task=EarlierTask(live.task.id, turn.before))
         call.resumed = stored.resumed

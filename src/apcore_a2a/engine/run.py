@@ -26,16 +26,8 @@ from apcore_a2a.engine.agent_output import (
 )
 from apcore_a2a.engine.answer_forms import ENDS_TEXTS, DataForm, data_form, repeat_texts
 from apcore_a2a.engine.context import EngineOptions, Observer
-from apcore_a2a.engine.task import (
-    LiveTask,
-    Saving,
-    add_message,
-    begin_work,
-    clear_run,
-    hand_on,
-    may_hand_on,
-    start_over,
-)
+from apcore_a2a.engine.task import LiveTask, Saving
+from apcore_a2a.engine.turn_writes import add_message, begin_work, clear_run, hand_on, may_hand_on, start_over
 from apcore_a2a.engine.waiting import notice_wait
 from apcore_a2a.errors import (
     A2AError,
@@ -49,6 +41,7 @@ from apcore_a2a.errors import (
 )
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, StreamFinal, copy
 from apcore_a2a.protocol.model import ArtifactUpdate, Message, StatusUpdate, Task, TaskState, TaskStatus
+from apcore_a2a.trace_context import continue_trace
 
 logger = logging.getLogger(__name__)
 
@@ -312,6 +305,8 @@ class Run:
         """Run the agent. Return the error it failed with, or None."""
         self.started = time.monotonic()
         self._observer.run_started(self.live.task.id)
+        if self.call.headers:
+            continue_trace(self.call.headers)
         try:
             if self._stop is None:
                 self._prepare_call()

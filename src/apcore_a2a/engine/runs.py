@@ -172,6 +172,8 @@ class Runs:
             if kept is not None:
                 self._places.subtract(kept)
         live.hold()  # until `end_run`
+        if call.headers:
+            live.belong_to(call.headers)
         run.driver = self._background.start(self._drive(run), name=f"run {live.task.id}")
         return run
 

@@ -12,15 +12,17 @@ from msgspec.structs import replace
 
 from apcore_a2a.agent import Caller
 from apcore_a2a.protocol.model import SendMessage, encode
+from apcore_a2a.trace_context import NO_TRACE, Trace
 
 MAX_ATTEMPTS: Final = 3  # runs of a retry-safe task, if the process ends during each of them
 
 
-class QueuedMessage(Struct, frozen=True):
+class QueuedMessage(Struct, frozen=True, omit_defaults=True):
     """An acknowledged message that waits for the end of the run before it."""
 
     request: SendMessage
     caller: Caller
+    trace: Trace = NO_TRACE
 
     @property
     def message_id(self) -> str:
@@ -38,6 +40,8 @@ class StoredRun(Struct, frozen=True, omit_defaults=True, kw_only=True):
     attempt: int = 1
     start: int = 0
     """The version of the task before the message of this run. 0 for a new task."""
+    trace: Trace = NO_TRACE
+    """The trace of the request."""
     queue: tuple[QueuedMessage, ...] = ()
 
     def may_run_again(self) -> bool:

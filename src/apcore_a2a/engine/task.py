@@ -22,17 +22,14 @@ from apcore_a2a.engine.agent_output import (
     complete_status,
     detach,
     first_events,
-    status_with_text,
     with_unanswered,
 )
 from apcore_a2a.engine.context import DEFAULTS, EngineOptions, Observer
 from apcore_a2a.engine.conversation import ConversationTurns, RunMemory
 from apcore_a2a.engine.event_log import EventLog, Folded, LogEntry, Snapshot, StoredEvents, fold_records, snapshot_entry
 from apcore_a2a.engine.stored_run import (
-    ANY_RUNNER,
     NO_RUNNER,
     MessageQueue,
-    QueuedMessage,
     StoredRun,
     decode_stored_run,
     encode_stored_run,
@@ -42,7 +39,6 @@ from apcore_a2a.errors import (
     A2AError,
     InvalidAgentResponseError,
     OverloadedError,
-    StoreUnavailableError,
     TaskNotFoundError,
 )
 from apcore_a2a.ids_and_time import utc_now
@@ -58,6 +54,7 @@ from apcore_a2a.protocol.model import (
     TaskStatus,
 )
 from apcore_a2a.storage.contract import Change, Record, Store, Webhook, as_shared
+from apcore_a2a.trace_context import NO_TRACE, Trace
 
 MAX_QUEUED: Final = 32  # messages that may wait for one running task
 MAX_UNSAVED: Final = 64  # writes by which an agent may be ahead of a durable store
@@ -113,6 +110,8 @@ class LiveTask:
         self._queue_body = b""  # the same without the run
         self.is_stored = record is not None  # if not, there is no task yet, or the store has not confirmed it
         self.rested = False  # whether the task has rested during the present run, even if it has continued since
+        self._trace: Trace = NO_TRACE  # of the present run
+        self._traced_state: TaskState | None = None  # the last state of the run that was stored with its trace
         self.runner = NO_RUNNER  # as of the last read from the store
         self.unsaved: deque[asyncio.Future[None]] = deque()  # writes on their way, in order
         self._epoch = record.epoch if record else 1  # of the lease; a durable store rejects writes with an older one
@@ -179,6 +178,22 @@ class LiveTask:
         """Return a reader of the stored events, if there are any. It does not keep the task in memory."""
         return partial(self._store.events, self.task.id, self.owner)
 
+    # ---- the trace ------------------------------------------------------------------------------------------------
+
+    def belong_to(self, trace: Trace) -> None:
+        """Store the changes of the task's state during the present run as parts of this trace, for the webhooks."""
+        self._trace = trace
+        self._traced_state = None
+
+    def _traced(self, record: bytes) -> bytes:
+        """Return the record of the latest event, with the trace if the event has changed the state of the task."""
+        # Only for webhooks: a replica of an earlier version would send the trace to the streams of the task as well.
+        state = self.task.status.state
+        if not self._trace or not self.has_webhook or state is self._traced_state:
+            return record
+        self._traced_state = state
+        return v1.encode_traced(self._trace, record)
+
     # ---- holders --------------------------------------------------------------------------------------------------
 
     def hold(self) -> None:
@@ -197,6 +212,7 @@ class LiveTask:
         if self._memory is not None:
             self._memory.release()
             self._memory = None
+        self._trace = NO_TRACE
         self.turn.give()
         self.release()
 
@@ -309,7 +325,7 @@ class LiveTask:
                 fold(self.task, event)
             self.version += 1
             entries.append(LogEntry(self.version, self.task.status.state, body))
-            records.append(body)
+            records.append(self._traced(body))
         change = self._change(records)
         change.hand_on = hand_on
         change.webhook = self._new_webhook
@@ -439,10 +455,16 @@ class LiveTask:
         state = task.status.state
         self.rested = self.rested or state in AT_REST
         folded.entries.append(LogEntry(self.version, state, body))
+        if said is not None or self._trace:
+            body = self._add_private_parts(body, said)
+        folded.records.append(body)
+
+    def _add_private_parts(self, body: bytes, said: Message | None) -> bytes:
+        """Return the record of the latest event, with the message that caused it and with its trace, if any."""
         if said is not None:
             body = v1.encode_caused(said, body)
             self._add_to_history(said)
-        folded.records.append(body)
+        return self._traced(body)
 
     def _add_to_history(self, said: Message) -> None:
         """Add the user's message that caused the latest event. If it was in the queue, it leaves the queue."""
@@ -580,122 +602,3 @@ class LiveTask:
         self.save_error = None
         self._failed_saves.clear()
         self._out_of_step = False
-
-
-# ---- the stored run and the message queue ---------------------------------------------------------------------------
-#
-# Invariant: what `enqueue`, `clear_run` and `hand_on` change is stored when they return. If they raise, nothing has
-# changed.
-
-
-async def enqueue(live: LiveTask, queued: QueuedMessage) -> None:
-    """Store a message in the queue of the task until its turn comes.
-
-    Raises:
-        StoreUnavailableError: the message is not stored, and not in the queue.
-    """
-    saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    live.queue.saves[queued.message_id] = saved
-    live.queue.add(queued)
-    live.queue_changed()
-    try:
-        await live.save_run()
-    except A2AError:
-        live.queue.remove(queued)
-        live.queue_changed()
-        raise
-    finally:
-        live.queue.saves.pop(queued.message_id, None)
-        saved.set_result(None)
-
-
-async def until_queued(live: LiveTask, message_id: str) -> None:
-    """Wait until a message that is in the queue is also stored, so that its copy can be acknowledged.
-
-    Raises:
-        StoreUnavailableError: it could not be stored.
-    """
-    saved = live.queue.saves.get(message_id)
-    if saved is None:
-        return
-    await asyncio.shield(saved)  # the first copy waits for the same future
-    if message_id not in live.queue and all(said.message_id != message_id for said in live.task.history):
-        raise StoreUnavailableError
-
-
-def is_settled(live: LiveTask, queued: QueuedMessage | None) -> bool:
-    """Return whether a queued message needs no run: it was rejected, or a write that seemed to fail has stored it."""
-    if queued is None:
-        return False
-    message_id = queued.message_id
-    return message_id not in live.queue or any(said.message_id == message_id for said in live.task.history)
-
-
-async def remove_settled(live: LiveTask, queued: QueuedMessage | None) -> None:
-    """Remove a settled message that is still in the queue, as the copy of a message that its client sent twice.
-
-    Otherwise its task would keep its runner, and other replicas would wait for a run that does not come.
-    """
-    if queued is None or queued.message_id not in live.queue:
-        return
-    removed = live.queue.remove_all(queued.message_id)
-    live.queue_changed()
-    try:
-        await live.save_run()
-    except A2AError:
-        live.queue.put_back(removed)
-        live.queue_changed()
-        raise
-
-
-async def clear_run(live: LiveTask) -> None:
-    """Remove the stored run of a task that has not ended, so that a restart does not run it again."""
-    run = live.stored_run
-    live.set_run(None)
-    try:
-        await live.save_run()
-    except A2AError:
-        live.set_run(run)
-        raise
-
-
-def may_hand_on(live: LiveTask) -> bool:
-    """Return whether another replica may run the task again from the start."""
-    run = live.stored_run
-    return live.is_shared and run is not None and run.may_run_again()
-
-
-async def hand_on(live: LiveTask) -> None:
-    """Store the run and the queue for any replica to continue. This replica writes nothing more."""
-    await live.save_run(hand_on=True)
-    live.runner = ANY_RUNNER
-
-
-# ---- the next message -----------------------------------------------------------------------------------------------
-# Each is one write, so that it is stored completely or not at all.
-
-
-async def add_message(live: LiveTask, said: Message) -> None:
-    """Add the user's next message to the task, and set the task to WORKING."""
-    live.begin_save([bare_status(TaskState.WORKING, live.task)], said=address_message(said, live.task))
-    await live.flush()
-
-
-async def reject_message(live: LiveTask, said: Message, text: str) -> None:
-    """Add a rejected message to the history, with a status message that says why. The task keeps its state."""
-    working = bare_status(TaskState.WORKING, live.task)
-    waiting = check_event(status_with_text(live.state, text), live.task)
-    live.begin_save([working, waiting], said=address_message(said, live.task))
-    await live.flush()
-
-
-async def begin_work(live: LiveTask) -> None:
-    """Set a task that waited for a replica to WORKING."""
-    live.begin_save([bare_status(TaskState.WORKING, live.task)])
-    await live.flush()
-
-
-async def start_over(live: LiveTask, begun: Task) -> None:
-    """Set the task to WORKING again, as it was when the turn began that an earlier attempt did not finish."""
-    working = TaskStatus(state=TaskState.WORKING, timestamp=utc_now())
-    await live.write(replace(begun, status=working))

@@ -35,6 +35,7 @@ from apcore_a2a.protocol.dialect import DIALECTS, REST_DIALECTS, VERSION_HEADER,
 from apcore_a2a.protocol.jsonrpc import ErrorObject
 from apcore_a2a.protocol.model import Event
 from apcore_a2a.protocol.sse import FRAME_END, KEEP_ALIVE, RECONNECT, frame, frame_head, one_line
+from apcore_a2a.trace_context import TRACE_HEADERS, read_trace
 from apcore_a2a.web import NO_STORE, SAFE
 
 logger = logging.getLogger(__name__)
@@ -52,7 +53,6 @@ EVENT_STREAM: Final = b"text/event-stream"
 CLOSE: Final = ((b"connection", b"close"),)  # the rest of the request is not read
 RETRY: Final = ((b"retry-after", b"1"),)
 CLIENT_KEY: Final = "a2a.client"  # in a scope: the client behind a trusted proxy. `client` is the proxy
-TRACE: Final = ("traceparent", "tracestate")
 _STREAM_HEADERS: Final = (
     (b"content-type", EVENT_STREAM),
     (b"x-accel-buffering", b"no"),  # otherwise nginx buffers events
@@ -156,7 +156,7 @@ class Inbound(Struct, gc=False):
         return CallContext(
             caller=caller,
             rules=dialect.RULES,
-            headers=self._trace_headers(),
+            headers=read_trace(self.headers),
             raw_headers=self.headers,
             extensions=self._extensions(dialect),
             idempotency_key=self._idempotency_key(),
@@ -169,14 +169,6 @@ class Inbound(Struct, gc=False):
         if len(key) > MAX_KEY:  # not truncated, because two keys could become equal
             raise InvalidParamsError(f"Idempotency-Key is longer than {MAX_KEY} characters")
         return key
-
-    def _trace_headers(self) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for name in TRACE:
-            value = self.text(name.encode())
-            if value:
-                found[name] = value
-        return found
 
     def _extensions(self, dialect: Dialect) -> frozenset[str]:
         asked = self.text(dialect.EXTENSIONS_HEADER.lower().encode())
@@ -192,7 +184,13 @@ class Inbound(Struct, gc=False):
 
 _DIALECTS: Final[dict[bytes | None, Dialect]] = {version.encode(): dialect for version, dialect in DIALECTS.items()}
 _CONTEXT_HEADERS: Final = frozenset(
-    {b"traceparent", b"tracestate", b"a2a-extensions", b"x-a2a-extensions", b"idempotency-key", b"last-event-id"}
+    {
+        *(name.encode() for name in TRACE_HEADERS),
+        b"a2a-extensions",
+        b"x-a2a-extensions",
+        b"idempotency-key",
+        b"last-event-id",
+    }
 )
 _ANONYMOUS: Final = Caller()
 _UNSHARED_TRAFFIC: Final = Traffic()  # for a binding without an application

@@ -1,9 +1,10 @@
 """A2A 1.0 on the wire. The model's own JSON is 1.0, so this dialect is little more than tables.
 
-Stores keep events in the same form. A *record* is the 1.0 JSON of an event, with the message that caused it, if any.
+Stores keep events in the same form. A *record* is the 1.0 JSON of an event, with the message that caused it and the
+trace to which it belongs, if any.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -54,6 +55,8 @@ MEMBERS: Final[dict[type, bytes]] = {
     StatusUpdate: b'{"statusUpdate":',
     ArtifactUpdate: b'{"artifactUpdate":',
 }
+_TRACE: Final = b'{"trace":'  # the first member of a record with a trace
+_PRIVATE: Final = (_TRACE, MEMBERS[Message])  # how records begin of which clients see only a part
 
 
 def decode_request(operation: Operation, params: bytes | Raw) -> Value:
@@ -116,11 +119,27 @@ def decode_record(data: bytes) -> tuple[Event, Message | None]:
     return event, record.message
 
 
-def event_of(record: bytes) -> bytes:
-    """Return the StreamResponse of a record, without the message that caused the event."""
-    if not record.startswith(MEMBERS[Message]):
+def encode_traced(trace: Mapping[str, str], record: bytes) -> bytes:
+    """Return a record with the trace to which its event belongs."""
+    return _TRACE + encode(trace) + b"," + record[1:]
+
+
+def trace_of(record: bytes) -> dict[str, str]:
+    """Return the trace of a record. Most records have none."""
+    if not record.startswith(_TRACE):
+        return {}
+    return decoding.decode(record, _TRACED).trace
+
+
+def event_of(record: bytes, event: Event | None = None) -> bytes:
+    """Return the StreamResponse of a record: without the message that caused the event, and without its trace.
+
+    `event` is the event of the record, if it is decoded already.
+    """
+    if not record.startswith(_PRIVATE):
         return record
-    event, _ = decode_record(record)
+    if event is None:
+        event, _ = decode_record(record)
     return encode_event(event)
 
 
@@ -187,8 +206,15 @@ class _StreamResponse(Value, frozen=True):
     artifact_update: ArtifactUpdate | None = None
 
 
+class _Traced(Value, frozen=True):
+    """The trace of a record."""
+
+    trace: dict[str, str]
+
+
 _STREAM_RESPONSE: Final = LooseDecoder(_StreamResponse)
 _RECORD: Final = msgspec.json.Decoder(_StreamResponse)  # strict, because this package wrote the records
+_TRACED: Final = msgspec.json.Decoder(_Traced)
 _TASK: Final = LooseDecoder(Task)
 _PUSH_CONFIG: Final = LooseDecoder(PushConfig)
 _CARD: Final = LooseDecoder(AgentCard)

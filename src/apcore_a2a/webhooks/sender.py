@@ -129,6 +129,7 @@ class WebhookSender:
             "Content-Type": notification.media_type,
             ID_HEADER: notification.event_id,
             TIMESTAMP_HEADER: str(timestamp),
+            **notification.trace,
         }
         if config.token:
             for name in TOKEN_HEADERS:

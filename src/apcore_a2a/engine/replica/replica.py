@@ -202,7 +202,8 @@ class RequestInbox:
         if live is None:
             raise StaleWriteError
         if body.request is not None:
-            await self._intake.queue_here(live, body.request, CallContext(caller=body.caller))
+            context = CallContext(caller=body.caller, headers=body.trace)
+            await self._intake.queue_here(live, body.request, context)
             return
         with live.held():
             await asyncio.wait({self._runs.cancel(live, body.caller)}, timeout=self._timing.answer)

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from msgspec import Struct, json
 
 from apcore_a2a.agent import Call, Caller
-from apcore_a2a.engine.context import ReplicaTiming
+from apcore_a2a.engine.context import CallContext, ReplicaTiming
 from apcore_a2a.engine.replica.followers import Followers
 from apcore_a2a.engine.stored_run import ANY_RUNNER, StoredRun
 from apcore_a2a.engine.task import LiveTask
@@ -29,6 +29,7 @@ from apcore_a2a.errors import (
 from apcore_a2a.ids_and_time import new_id
 from apcore_a2a.protocol.model import SendMessage, encode
 from apcore_a2a.storage.contract import RequestMailbox, TaskClaims
+from apcore_a2a.trace_context import NO_TRACE, Trace
 
 NO_ANSWER: Final = "The replica that runs this task does not answer; try again later"
 MOVED: Final = "The task has just left the replica that ran it; try again"
@@ -54,6 +55,7 @@ class RequestBody(Struct, frozen=True, omit_defaults=True):
     request: SendMessage | None = None
     id: str = ""
     """Unique, so that a store can tell a repeated post of a request from another request."""
+    trace: Trace = NO_TRACE
 
 
 class Rejection(Struct, frozen=True):
@@ -115,7 +117,7 @@ class ReplicaRequests:
         self._claims = claims
         self.timing = timing
 
-    async def queue_message(self, live: LiveTask, request: SendMessage, caller: Caller) -> None:
+    async def queue_message(self, live: LiveTask, request: SendMessage, context: CallContext) -> None:
         """Queue a message at the replica that runs its task.
 
         Raises:
@@ -129,7 +131,7 @@ class ReplicaRequests:
             raise OverloadedError("The task waits for a replica with room; try again later")
         if live.runner.is_none:
             raise StaleWriteError
-        body = RequestBody(caller, request, new_id())
+        body = RequestBody(context.caller, request, new_id(), context.headers)
         number = await self._mailbox.post(live.task.id, live.owner, live.runner.name, encode(body))
         if number is None:
             raise StaleWriteError
@@ -165,7 +167,10 @@ class ReplicaRequests:
             limit = self.timing.max_queued
             if await self._claims.count_queued(limit) >= limit:
                 raise OverloadedError("The agents are at their limit of waiting tasks; try again later", retry_after=5)
-            live.set_run(StoredRun(request=call.request, caller=call.caller, retry_safe=retry_safe, attempt=0))
+            run = StoredRun(
+                request=call.request, caller=call.caller, retry_safe=retry_safe, attempt=0, trace=call.headers
+            )
+            live.set_run(run)
             earlier = await live.create(key=key, hand_on=True)
             live.runner = ANY_RUNNER
             if earlier is None:

@@ -29,8 +29,10 @@ from apcore_a2a.engine.context import Observer
 from apcore_a2a.engine.event_log import EventLog
 from apcore_a2a.engine.runs import BackgroundWork
 from apcore_a2a.errors import A2AError
+from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.model import PushConfig
 from apcore_a2a.storage.contract import Backlog, Claim, DeliveryReport, WebhookStore
+from apcore_a2a.trace_context import NO_TRACE, Trace
 
 logger = logging.getLogger(__name__)
 
@@ -145,6 +147,8 @@ class Notification(Struct, frozen=True, kw_only=True):
     """The same for each attempt to post the event, so that receivers recognize repeats."""
     body: bytes
     media_type: str
+    trace: Trace = NO_TRACE
+    """The trace of the run, if the event changed the state of the task."""
 
 
 class Sender(Protocol):
@@ -496,7 +500,9 @@ class WebhookDelivery:
         else:
             body = encoding.encode(stored)
         event_id = f"{config.task_id}/{number}"
-        return Notification(config=config, event_id=event_id, body=body, media_type=encoding.media_type)
+        return Notification(
+            config=config, event_id=event_id, body=body, media_type=encoding.media_type, trace=v1.trace_of(record)
+        )
 
     async def _send(self, target: Target, notification: Notification) -> str:
         async with self._bytes.held(len(notification.body)):

@@ -12,7 +12,7 @@ RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin agent && mkdi
 COPY --from=build /agent /agent
 COPY examples/extensions /extensions
 USER 10001:10001
-ENV PATH=/agent/bin:$PATH EXTENSIONS_DIR=/extensions A2A_STORE=sqlite:////data/tasks.db A2A_LOG_FORMAT=json
+ENV PATH=/agent/bin:$PATH EXTENSIONS_DIR=/extensions APCORE_A2A_STORE=sqlite:////data/tasks.db APCORE_A2A_LOG_FORMAT=json
 VOLUME /data
 EXPOSE 8000
 # Whether it lives, not whether its database does: Swarm replaces what is unhealthy.

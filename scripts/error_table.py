@@ -53,6 +53,7 @@ of the error, and its metadata the details, in both versions:
 | `type` | the name of the error, or its `kind`: `ModuleTimeoutError`, `InternalError` … |
 | `code` | the code of the table above |
 | `reference` | the reference of the exception in the log, if the text is only "Internal error" |
+| `exception` | during development only (`show_exceptions`): the exception, with the file and the line |
 | `errors` | a list of `field`, `code` and `message`, for invalid fields |
 
 Other keywords of an agent's error (`AgentError("No such city", city="Atlantis")`) are in the metadata as well.

@@ -342,7 +342,7 @@ MUTANTS: Final = (
     Mutant(
         "exceptions are not in the task",
         "../engine/run.py",
-        "return failed_status(InternalError(reference))",
+        "return failed_status(InternalError(reference), cause=cause)",
         "return failed_status(AgentError(str(failure)))",
         CANARIES,
     ),

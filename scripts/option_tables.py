@@ -32,7 +32,7 @@ def default_of(setting: Setting) -> str:
 
 
 def row_of(setting: Setting) -> str:
-    names = ", ".join(f"`{name}`" for name in (*setting.flags, setting.variable) if name) or "only in Python"
+    names = ", ".join(f"`{name}`" for name in (*setting.flags, *setting.variables)) or "only in Python"
     return f"| `{setting.name}` | {names} | {default_of(setting)} | {setting.option.help} |\n"
 
 

@@ -21,8 +21,10 @@ from apcore_a2a.http.traffic import MAX_BODY, MIB, TrustedProxies
 from apcore_a2a.protocol.card import CardMode
 from apcore_a2a.protocol.decoding import MAX_VALUES
 from apcore_a2a.protocol.lifecycle import StreamFinal
+from apcore_a2a.web import is_loopback
 from apcore_a2a.webhooks.signatures import parse_secret
 
+PREFIX: Final = "APCORE_A2A_"  # of the environment variables
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 # ---- descriptions ---------------------------------------------------------------------------------------------------
@@ -55,7 +57,7 @@ class Option(Struct, frozen=True):
     """What applies if the setting is not given, for a default that is None or empty."""
     bounds: Bounds | None = None
     variable: str = ""
-    """The environment variable. A2A_ and the name of the setting if empty."""
+    """A second environment variable, beside APCORE_A2A_ and the name of the setting."""
     flags: tuple[str, ...] = ()
     """The flags. `--` and the name of the setting if empty."""
     metavar: str | None = None
@@ -345,6 +347,13 @@ class Settings(Struct, frozen=True, kw_only=True):
         ),
     ] = "append"
     data_as_text: Annotated[bool, Option("Add the data of answers as text, for clients that read only text.")] = False
+    show_exceptions: Annotated[
+        bool,
+        Option(
+            "Report the exception of a failed task to its caller, with the file and the line. For development, on a "
+            "loopback address."
+        ),
+    ] = False
     execution_timeout: Annotated[
         float | None, Option("Seconds that a task may run.", bounds=POSITIVE, variable="EXECUTION_TIMEOUT")
     ] = 300
@@ -425,6 +434,8 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise ValueError(f"url must be an http or https address, not {self.url!r}")
         if not self.explorer_prefix.startswith("/") or self.explorer_prefix.endswith("/"):
             raise ValueError(f"explorer_prefix must look like '/explorer', not {self.explorer_prefix!r}")
+        if self.show_exceptions and not is_loopback(self.host):
+            raise ValueError(f"show_exceptions reports code to callers: it needs host='127.0.0.1', not {self.host!r}")
         _check_secrets(self.webhook_secret or "")
         if self.log_level is not None and self.log_level.lower() not in LOG_LEVELS:
             raise ValueError(f"log_level must be one of {', '.join(LOG_LEVELS)}, not {self.log_level!r}")
@@ -457,6 +468,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             state_history=self.state_history,
             stream_final=self.stream_final,
             data_as_text=self.data_as_text,
+            show_exceptions=self.show_exceptions,
             admin_role=self.admin_role or None,
         )
 
@@ -504,11 +516,12 @@ class Setting(Struct, frozen=True):
         return self.option.flags or ("--" + self.parameter.replace("_", "-"),)
 
     @property
-    def variable(self) -> str:
-        """The environment variable, or an empty string."""
+    def variables(self) -> tuple[str, ...]:
+        """The environment variables, or none. The first one that is set counts."""
         if self.option.in_python_only:
-            return ""
-        return self.option.variable or f"A2A_{self.parameter.upper()}"
+            return ()
+        names = (f"{PREFIX}{self.parameter.upper()}", self.option.variable)
+        return tuple(name for name in names if name)
 
     @property
     def choices(self) -> tuple[str, ...]:

@@ -5,10 +5,14 @@ import socket
 import sys
 from pathlib import Path
 
+import click
 import httpx
 import pytest
 
 import apcore_a2a
+from apcore_a2a import A2AClient, Task
+from apcore_a2a.cli.serve.command import SECTIONS
+from apcore_a2a.cli.serve.command import command as serve_command
 from tests.app.test_app import send
 from tests.app.test_serving import EXTENSIONS, address, command
 from tests.auth.tokens import SECRET, bearer
@@ -37,9 +41,9 @@ async def test_version_and_help_are_printed_by_the_script_and_by_the_module(entr
     assert code == 0
     told = " ".join(said.split())
     for option in (
-        "env var: HOST; default: 0.0.0.0",
-        "env var: PORT; default: 8000;",
-        "env var: LOG_LEVEL; default: info",
+        "env var: APCORE_A2A_HOST, HOST; default: 0.0.0.0",
+        "env var: APCORE_A2A_PORT, PORT; default: 8000;",
+        "env var: APCORE_A2A_LOG_LEVEL, LOG_LEVEL; default: info",
     ):
         assert f"[{option}" in told
 
@@ -101,7 +105,7 @@ async def test_limits_of_what_is_stored_hold_by_flag_and_by_variable(by: str, tm
     if by == "flag":
         flags += ["--max-stored-tasks-per-caller", "1"]
     else:
-        variables["A2A_MAX_STORED_BYTES"] = "100"
+        variables["APCORE_A2A_MAX_STORED_BYTES"] = "100"
     async with command(*flags, **variables) as process:
         async with httpx.AsyncClient(base_url=await address(process)) as client:
             asked = send({"text": "a b"}, skill="text.stats")
@@ -111,7 +115,7 @@ async def test_limits_of_what_is_stored_hold_by_flag_and_by_variable(by: str, tm
 
 async def test_limits_of_requests_hold_by_flag_and_by_variable_behind_a_proxy_too() -> None:
     flags = ["--max-requests-per-second", "0.001", "--trusted-proxies", "127.0.0.1, 10.0.0.1"]
-    async with command("--extensions-dir", str(EXTENSIONS), *flags, A2A_REQUEST_BURST="2") as process:
+    async with command("--extensions-dir", str(EXTENSIONS), *flags, APCORE_A2A_REQUEST_BURST="2") as process:
         async with httpx.AsyncClient(base_url=await address(process), headers={"A2A-Version": "1.0"}) as client:
             one = {"X-Forwarded-For": "203.0.113.1"}
             other = {"X-Forwarded-For": "203.0.113.2"}
@@ -127,7 +131,62 @@ async def test_an_option_that_makes_no_sense_is_not_the_fault_of_what_is_served(
     file = tmp_path / "agent.py"
     file.write_text("async def echo(text: str) -> str:\n    return text\n")
     flags = ["--max-streams", "0"] if by == "flag" else []
-    variables = {"A2A_MAX_STREAMS": "0"} if by == "variable" else {}
+    variables = {"APCORE_A2A_MAX_STREAMS": "0"} if by == "variable" else {}
     async with command(str(file), *flags, **variables) as process:
         assert await process.ends() == 1
     assert process.said == "Error: max_streams must be positive, not 0\n"
+
+
+async def test_a_variable_under_its_former_name_is_rejected_with_the_new_one(tmp_path: Path) -> None:
+    async with command("--extensions-dir", str(EXTENSIONS), A2A_STORE=f"sqlite:///{tmp_path}/tasks.db") as process:
+        assert await process.ends() == 1
+    assert process.said == "Error: the environment variable A2A_STORE is now APCORE_A2A_STORE\n"
+
+
+async def test_the_port_that_kubernetes_sets_for_a_service_of_the_same_name_is_ignored(tmp_path: Path) -> None:
+    file = tmp_path / "agent.py"
+    file.write_text("async def echo(text: str) -> str:\n    return text\n")
+    variables = {"APCORE_A2A_PORT": "tcp://10.0.0.1:8000"}
+    async with running("-m", "apcore_a2a", "serve", str(file), "--host", "256.1.1.1", **variables) as process:
+        await process.ends()
+    assert "8000" in process.said and "tcp" not in process.said
+
+
+def test_the_help_lists_every_option_in_a_section() -> None:
+    named = [name for names in SECTIONS.values() for name in names.split()]
+    options = {param.name for param in serve_command.params if isinstance(param, click.Option) and not param.hidden}
+    assert len(named) == len(set(named))
+    assert set(named) == options
+
+
+@pytest.mark.parametrize(
+    ("options", "is_shown"),
+    [
+        (("dev",), True),
+        (("dev", "--host", "0.0.0.0"), False),
+        (("serve", "--host", "127.0.0.1"), False),
+        (("serve", "--host", "127.0.0.1", "--show-exceptions"), True),
+    ],
+    ids=["dev", "dev for others", "serve", "serve on request"],
+)
+async def test_an_exception_is_shown_by_dev_on_a_loopback_address_only(
+    options: tuple[str, ...], is_shown: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "agent.py"
+    file.write_text("def fail() -> int:\n    secret = 0\n    return 1 // secret\n")
+    verb, *flags = options
+    async with running("-m", "apcore_a2a", verb, str(file), "--port", "0", *flags) as process:
+        async with A2AClient(await address(process), timeout=PATIENCE) as client:
+            task = await client.send_message("now")
+    assert isinstance(task, Task) and task.status.message is not None
+    metadata = task.status.message.metadata or {}
+    assert ("exception" in metadata) is is_shown
+    if is_shown:
+        assert metadata["exception"].startswith("ZeroDivisionError: ")
+        assert metadata["exception"].endswith("agent.py:3, in fail: return 1 // secret")
+
+
+async def test_exceptions_cannot_be_shown_to_other_machines(tmp_path: Path) -> None:
+    async with command("--extensions-dir", str(EXTENSIONS), "--host", "0.0.0.0", "--show-exceptions") as process:
+        assert await process.ends() == 1
+    assert process.said.startswith("Error: show_exceptions reports code to callers: it needs host='127.0.0.1'")

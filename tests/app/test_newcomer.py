@@ -5,6 +5,7 @@ until the next one does. The `text` block behind it is what is seen, where … s
 """
 
 import os
+import pty
 import re
 import shlex
 import signal
@@ -15,6 +16,7 @@ import sysconfig
 import threading
 import venv
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -199,17 +201,25 @@ class Newcomer:
         self._server.says(expected)
 
     def run(self, code: str, expected: str) -> None:
-        command = ["bash", "-c", code]
-        ran = subprocess.run(
-            command,
+        """Run a block at a pseudo-terminal, because commands print another form through a pipe."""
+        master, slave = pty.openpty()
+        process = subprocess.Popen(
+            ["bash", "-c", code],
             cwd=self._place,
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
+            env={**self._environment, "TERM": "dumb"},
+            stdin=subprocess.DEVNULL,
+            stdout=slave,
+            stderr=slave,
         )
-        assert matches(expected, ran.stdout or ran.stderr, whole=True), f"{code}\n{ran.stdout}\n{ran.stderr}"
+        os.close(slave)
+        seen = b""
+        with suppress(OSError):  # on Linux, the end of the last process that has the terminal open
+            while read := os.read(master, 65536):
+                seen += read
+        os.close(master)
+        process.wait(PATIENCE)
+        screen = seen.decode().replace("\r\n", "\n")
+        assert matches(expected, screen, whole=True), f"{code}\n{screen}"
 
     def stop(self) -> None:
         if self._server is not None:

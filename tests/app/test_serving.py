@@ -62,7 +62,7 @@ async def test_what_the_environment_says_of_tokens_streams_and_tasks_holds(waiti
     environment = {
         "JWT_KEY": SECRET,
         "JWT_LEEWAY": "0",
-        "A2A_KEEP_ALIVE_INTERVAL": "0.01",
+        "APCORE_A2A_KEEP_ALIVE_INTERVAL": "0.01",
         "TASK_STORE_MAX": "1",
         "TASK_STORE_TTL": "60",
     }

@@ -22,7 +22,7 @@ def test_each_field_of_settings_limits_and_tls_is_in_the_table_once() -> None:
     assert sorted(names) == sorted(fields - {"limits", "tls"})
 
 
-@pytest.mark.parametrize("what", ["parameter", "flags", "variable"])
+@pytest.mark.parametrize("what", ["parameter", "flags", "variables"])
 def test_no_two_settings_share_a_name_a_flag_or_a_variable(what: str) -> None:
     names = [getattr(setting, what) for setting in TABLE]
     given = [name for name in names if name]

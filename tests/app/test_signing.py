@@ -371,7 +371,7 @@ async def test_the_command_signs_and_validate_tells(tmp_path: Path) -> None:
 
 async def test_a_missing_key_file_is_said_in_a_line() -> None:
     flags = ["--extensions-dir", str(EXTENSIONS)]
-    async with command(*flags, A2A_CARD_SIGNING_KEY="nowhere.pem") as process:
+    async with command(*flags, APCORE_A2A_CARD_SIGNING_KEY="nowhere.pem") as process:
         assert await process.ends() == 1
     assert "card_signing_key: nowhere.pem cannot be read" in process.said
     assert "Traceback" not in process.said

@@ -14,12 +14,17 @@ from typing import Any, NamedTuple, TypeVar
 import pytest
 
 from apcore_a2a.agent import Agent
+from apcore_a2a.agents.apcore.agent import ModuleAgent
+from apcore_a2a.agents.apcore.executor import open_modules
+from apcore_a2a.app.serve import build
 from apcore_a2a.cli import main
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Part, TaskState
+from tests.cli.functions import FUNCTIONS
 from tests.client.peers.running import running
 from tests.client.scripted import ScriptedServer
 from tests.fakes import ASKS, COMPLETED, PATIENCE, WORKING, Gate, ScriptedAgent, chunk, says, status
 from tests.interaction.serving import serving
+from tests.modules import Pay, registry
 
 T = TypeVar("T")
 
@@ -158,6 +163,21 @@ def url(agent: ScriptedAgent) -> Iterator[str]:
 def replying() -> Iterator[str]:
     """Serve an agent that answers with a message instead of a task."""
     with hosted(ScriptedAgent(default=(says("Hi!"),), may_reply=True)) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def functions() -> Iterator[str]:
+    """Serve functions with typed inputs."""
+    with elsewhere(serving(FUNCTIONS, card=None, default_skill="tell")) as address:
+        yield address
+
+
+@pytest.fixture
+def paying() -> Iterator[str]:
+    """Serve an agent whose only skill asks for approval."""
+    modules = registry(pay=Pay())
+    with hosted(ModuleAgent(open_modules(modules)), card=build(modules, {}).cards.card) as address:
         yield address
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import re
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,9 @@ import click
 import pytest
 from msgspec.structs import replace
 
-from apcore_a2a.agents.apcore.agent import ModuleAgent
-from apcore_a2a.agents.apcore.executor import open_modules
 from apcore_a2a.agents.as_agent import as_agent
-from apcore_a2a.app.serve import build
-from apcore_a2a.cli.chat import ChatCommand, TurnPrinter, parse_line
+from apcore_a2a.cli.answers import AnswerPrinter
+from apcore_a2a.cli.chat import ChatCommand, parse_line
 from apcore_a2a.protocol.card import AgentCapabilities
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Part
 from tests.cli.conftest import Terminal, hosted, scripted
@@ -24,16 +22,6 @@ from tests.client.scripted import CARD as CARD_PATH
 from tests.client.scripted import Request, artifact, card, error, respond, result, status, stream, task
 from tests.fakes import PATIENCE, ScriptedAgent
 from tests.interaction.serving import CARD
-from tests.modules import Pay, registry
-
-
-@pytest.fixture
-def paying() -> Iterator[str]:
-    """Serve an agent whose only skill asks for approval."""
-    modules = registry(pay=Pay())
-    with hosted(ModuleAgent(open_modules(modules)), card=build(modules, {}).cards.card) as url:
-        yield url
-
 
 # ---- parsing of lines -----------------------------------------------------------------------------------------------
 
@@ -74,7 +62,7 @@ def test_text_is_printed_once_for_every_way_of_streaming_it(capsys: pytest.Captu
     def data(**value: Any) -> ArtifactUpdate:
         return ArtifactUpdate(artifact=Artifact(artifact_id="d", parts=[Part(data=value)]))
 
-    printer = TurnPrinter()
+    printer = AnswerPrinter()
     for event in (
         piece("One"),
         piece(", two", append=True),
@@ -129,10 +117,11 @@ def test_chat_reports_how_a_task_ended_and_continues(terminal: Terminal, url: st
         "chat", url, stdin=b"fail\n/nonsense\n/help\n/tasks\n/cancel\n/new\n/skill x\n/skills\nhello\n/exit\nhello\n"
     )
 
-    assert "The task failed\n" in ran.err
+    assert "The task failed: not today\n" in ran.err
     assert "No such command: /nonsense" in ran.err
-    assert "/tasks" in ran.out and " FAILED " in ran.out
-    assert ran.out.count("world") == 1
+    assert "/tasks" in ran.err and "  FAILED  " in ran.err
+    assert "The card has no skill x: the skills are: play" in ran.err
+    assert ran.out == "Hello,\nworld\n"
 
 
 def test_chat_reports_an_unreachable_agent_like_other_commands(terminal: Terminal) -> None:
@@ -153,9 +142,9 @@ def test_chat_reports_a_rejected_message_and_exits_with_1(terminal: Terminal, pa
 def test_chat_asks_for_an_approval_and_shows_the_inputs(terminal: Terminal, paying: str) -> None:
     ran = terminal("chat", paying, stdin=b'{"a": 1, "b": 2}\nperhaps\ny\n{"a": 1, "b": 3}\nn\n')
 
-    assert 'Approve {"a":1,"b":2}? [y/n]' in ran.err
-    assert "Please answer y or n" in ran.err
-    assert '"sum": 3' in ran.out and '"sum": 4' not in ran.out
+    assert 'It would run: pay {"a":1,"b":2}\nApprove this call? [y/n]' in ran.err
+    assert "'perhaps' is not y (approve) or n (reject)" in ran.err
+    assert ran.out == '{\n  "sum": 3\n}\n'
     assert "The agent rejected the task" in ran.err
 
 
@@ -171,7 +160,8 @@ def test_a_conversation_is_resumed_with_the_task_that_waits(terminal: Terminal, 
     context = first.err.rpartition("--context ")[2].strip()
     second = terminal("chat", url, "--context", context, stdin=b"hello\n")
 
-    assert "> hello\nHello,\nworld\n> ask\nWhat next?\n" in second.out
+    assert "> hello\nHello,\nworld\n> ask\nWhat next?\n" in second.err
+    assert second.out == "Hello,\nworld\n"
     assert agent.calls[-1].task.id == agent.calls[1].task.id
     unknown = terminal("chat", url, "--context", "unknown", stdin=b"")
     assert "The agent has no tasks of this conversation" in unknown.err
@@ -281,7 +271,7 @@ def test_an_approval_at_a_terminal(paying: str) -> None:
     with at_terminal("chat", paying) as person:
         person.sees("> ")
         person.type('{"a": 1, "b": 2}\n')
-        person.sees(r'Approve \{"a":1,"b":2\}\? \[y/n\] ')
+        person.sees(r'It would run: pay \{"a":1,"b":2\}\s+Approve this call\? \[y/n\] ')
         person.type("y\n")
         person.sees('"sum": 3')
         person.sees("> ")

@@ -58,7 +58,7 @@ def test_the_environment_names_the_agent_and_an_argument_overrides_it(
 
 
 def test_skills_are_listed(terminal: Terminal, url: str) -> None:
-    assert terminal("skills", url).out.startswith("Skill: play\nName: Play\nDescription: Plays a script.\nTags: test\n")
+    assert terminal("skills", url).out.startswith("play(text) → text\n  Plays a script.\n  Tags: test\n")
     assert [skill["id"] for skill in terminal("skills", url, "--json").json["skills"]] == ["play"]
 
 

@@ -33,13 +33,13 @@ def balancer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 def environment() -> dict[str, str]:
     """That of compose.yaml, with other addresses and shorter times."""
     environment = dict(ENVIRONMENTS["deploy/compose.yaml agent1"])
-    del environment["A2A_URL"]  # so that the card says what the balancer says
+    del environment["APCORE_A2A_URL"]  # so that the card says what the balancer says
     changed = {
-        "A2A_STORE": shared_server().url(lease=2),
+        "APCORE_A2A_STORE": shared_server().url(lease=2),
         "PGPASSWORD": "none",
-        "A2A_TRUSTED_PROXIES": "127.0.0.1",
-        "A2A_DRAIN_DELAY": "3",
-        "A2A_KEEP_ALIVE_INTERVAL": "0.5",
+        "APCORE_A2A_TRUSTED_PROXIES": "127.0.0.1",
+        "APCORE_A2A_DRAIN_DELAY": "3",
+        "APCORE_A2A_KEEP_ALIVE_INTERVAL": "0.5",
         "SHUTDOWN_TIMEOUT": "3",
     }
     return environment | changed

@@ -61,7 +61,7 @@ def store(server: PostgresServer, user: str, database: str = "agents") -> str:
 
 @asynccontextmanager
 async def served(url: str) -> AsyncIterator[str]:
-    replica = Replica({"A2A_STORE": url, "A2A_METRICS": "true"})
+    replica = Replica({"APCORE_A2A_STORE": url, "APCORE_A2A_METRICS": "true"})
     try:
         await replica.start()
         yield replica.url

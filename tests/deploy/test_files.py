@@ -23,7 +23,12 @@ from tests.sources import ROOT
 
 DEFAULTS: Final = Settings()
 OF_THE_DATABASE: Final = {"PGPASSWORD"}  # what asyncpg reads itself
-VARIABLES: Final = {option.envvar: option for option in command.params if isinstance(option, click.Option)}
+VARIABLES: Final = {
+    variable: option
+    for option in command.params
+    if isinstance(option, click.Option)
+    for variable in option.envvar or ()
+}
 REPLICAS: Final = ["agent1:8000", "agent2:8000", "agent3:8000"]
 
 
@@ -119,16 +124,16 @@ def test_every_variable_is_one_that_the_program_reads(where: str, monkeypatch: p
 @pytest.mark.parametrize("where", ENVIRONMENTS)
 def test_a_proxy_is_trusted_by_address_and_no_password_stands_in_a_file(where: str) -> None:
     environment = ENVIRONMENTS[where]
-    TrustedProxies(tuple(environment.get("A2A_TRUSTED_PROXIES", "127.0.0.1").split(",")))
-    assert urlsplit(environment.get("A2A_STORE", "")).password is None
+    TrustedProxies(tuple(environment.get("APCORE_A2A_TRUSTED_PROXIES", "127.0.0.1").split(",")))
+    assert urlsplit(environment.get("APCORE_A2A_STORE", "")).password is None
     for name, value in environment.items():
         assert "PASSWORD" not in name or value.startswith("${POSTGRES_PASSWORD:?")
 
 
 def test_a_variable_that_is_misspelt_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "A2A_DRAINDELAY" not in VARIABLES
+    assert "APCORE_A2A_DRAINDELAY" not in VARIABLES
     with pytest.raises(click.UsageError, match="'soon' is not a valid float"):
-        parse([], {"A2A_DRAIN_DELAY": "soon"}, monkeypatch)
+        parse([], {"APCORE_A2A_DRAIN_DELAY": "soon"}, monkeypatch)
 
 
 def test_the_commands_of_unit_and_image_are_the_programs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +179,10 @@ def test_balancers_know_every_replica_of_compose() -> None:
     )  # and again, for when all have failed
     assert f"reverse_proxy {' '.join(REPLICAS)} {{" in read("deploy/Caddyfile")
     balancer = services["balancer"]
-    assert services["agent1"]["environment"]["A2A_TRUSTED_PROXIES"] == balancer["networks"]["default"]["ipv4_address"]
+    assert (
+        services["agent1"]["environment"]["APCORE_A2A_TRUSTED_PROXIES"]
+        == balancer["networks"]["default"]["ipv4_address"]
+    )
     assert balancer["ports"] == ["127.0.0.1:8000:80"]
     assert "listen 80;" in read("deploy/nginx.conf")
 
@@ -194,7 +202,7 @@ def test_labels_select_the_pods() -> None:
 
 def time_to_end(environment: dict[str, str]) -> float:
     """Seconds that a replica may take after a signal, at worst."""
-    delay = float(environment.get("A2A_DRAIN_DELAY", DEFAULTS.drain_delay))
+    delay = float(environment.get("APCORE_A2A_DRAIN_DELAY", DEFAULTS.drain_delay))
     return delay + float(environment.get("SHUTDOWN_TIMEOUT", DEFAULTS.shutdown_timeout)) + LAST_ANSWERS + LAST_GRACE
 
 
@@ -211,10 +219,10 @@ def test_no_process_is_killed_before_its_shutdown_is_complete() -> None:
 def test_the_balancer_leaves_before_the_port_is_closed() -> None:
     ready = container()["readinessProbe"]
     noticed = ready["periodSeconds"] * ready["failureThreshold"]
-    assert float(kubernetes_environment()["A2A_DRAIN_DELAY"]) > noticed
+    assert float(kubernetes_environment()["APCORE_A2A_DRAIN_DELAY"]) > noticed
     found = re.search(r"health_interval (\S+)", read("deploy/Caddyfile"))
     assert found is not None
-    assert float(ENVIRONMENTS["deploy/compose.yaml agent1"]["A2A_DRAIN_DELAY"]) > seconds(found[1])
+    assert float(ENVIRONMENTS["deploy/compose.yaml agent1"]["APCORE_A2A_DRAIN_DELAY"]) > seconds(found[1])
 
 
 def test_balancers_wait_longer_and_take_more_than_the_program() -> None:

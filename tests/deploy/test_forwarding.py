@@ -78,7 +78,7 @@ async def test_the_unit_answers_to_the_balancer_of_its_machine(tmp_path: Path) -
     host = arguments[arguments.index("--host") + 1]  # the loopback interface: whose Host is another is refused there
     environment = ENVIRONMENTS["deploy/agent.service"]
     command = ("-m", "apcore_a2a", "serve", COUNTER, "--factory", "--host", host, "--port", "0")
-    async with running(*command, A2A_STORE="memory://", **environment) as process:
+    async with running(*command, APCORE_A2A_STORE="memory://", **environment) as process:
         address = (await process.says(r"running on http://([\d.]+:\d+)"))[1]
         async with nginx.before([address]) as url, httpx.AsyncClient(headers=V1, timeout=DEADLINE) as http:
             asked_for = {"Host": "agent.example.com"}

@@ -91,6 +91,7 @@ class ServeOptions(TypedDict, total=False):
     state_history: bool
     stream_final: StreamFinal
     data_as_text: bool
+    show_exceptions: bool
     execution_timeout: float | None
     shutdown_timeout: float
     drain_delay: float

@@ -5,7 +5,7 @@ from typing import Any
 import click
 import msgspec
 
-from apcore_a2a.cli import options, output
+from apcore_a2a.cli import options, output, rendering
 from apcore_a2a.cli.connection import run_with_client
 from apcore_a2a.cli.main import DefaultGroup
 from apcore_a2a.cli.options import CommonOptions
@@ -34,7 +34,7 @@ def get(extended: bool, validate: bool, **given: Any) -> int:
 
     async def work(client: A2AClient) -> None:
         card = await _fetch_card(client, extended=extended)
-        lines = output.card_lines(card, signatures=_signatures(card, common))
+        lines = rendering.card_lines(card, signatures=_signatures(card, common))
         output.print_result(common, encode(card), lines)
 
     return run_with_client(common, work, calls_agent=extended)
@@ -68,7 +68,7 @@ def skills(extended: bool, **given: Any) -> int:
         card = await _fetch_card(client, extended=extended)
         lines: list[str] = []
         for skill in card.skills:
-            lines += output.skill_lines(skill, card)
+            lines += rendering.skill_lines(skill, card)
         output.print_result(common, msgspec.json.encode({"skills": card.skills}), lines)
 
     return run_with_client(common, work, calls_agent=extended)

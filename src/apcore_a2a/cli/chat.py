@@ -13,8 +13,9 @@ import click
 import msgspec
 from msgspec import UNSET, Struct
 
-from apcore_a2a.clean_text import clean_line, clean_text
-from apcore_a2a.cli import failures, options, output
+from apcore_a2a.clean_text import clean_line
+from apcore_a2a.cli import failures, options, questions, rendering, schemas
+from apcore_a2a.cli.answers import AnswerPrinter
 from apcore_a2a.cli.connection import open_preferred_client, report_failures
 from apcore_a2a.cli.options import NOT_JSON, CommonOptions
 from apcore_a2a.cli.output import save_artifacts
@@ -23,20 +24,10 @@ from apcore_a2a.cli.skills import cache_file, complete_skill, is_about_skill, re
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.options import SendOptions
 from apcore_a2a.errors import A2AError, MethodNotFoundError, UnsupportedOperationError
-from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, repeats_answer
-from apcore_a2a.protocol.model import (
-    Artifact,
-    ArtifactUpdate,
-    Event,
-    Message,
-    Part,
-    Role,
-    StatusUpdate,
-    Task,
-    TaskState,
-    TaskStatus,
-    encode,
-)
+from apcore_a2a.protocol.card import advise
+from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
+from apcore_a2a.protocol.model import Part, Role, Task, TaskState
+from apcore_a2a.protocol.questions import Question, questions_of
 
 # ---- chat input -----------------------------------------------------------------------------------------------------
 # The input of a conversation: reading lines, with history and editing at a terminal, and parsing them.
@@ -116,198 +107,6 @@ def keep_history() -> None:
     atexit.register(save)
 
 
-def ask_yes_or_no(question: str) -> bool | None:
-    """Ask a yes-or-no question. Return None if the input has ended."""
-    question = f"{question} [y/n] "
-    if not sys.stdin.isatty():
-        click.echo(question, err=True)
-    while True:
-        try:
-            answer = read_line(question).strip().lower()
-        except EOFError:
-            return None
-        if answer in ("y", "yes"):
-            return True
-        if answer in ("n", "no"):
-            return False
-        click.echo("Please answer y or n", err=True)
-
-
-# ---- chat output ----------------------------------------------------------------------------------------------------
-# The output of a conversation: text as it grows, other parts when they are complete, and how the task ended.
-
-MAX_PROGRESS: Final = 70  # characters; a line that wraps could not be cleared
-CLEAR_LINE: Final = "\r\x1b[K"
-ENDINGS: Final = {
-    TaskState.FAILED: "The task failed",
-    TaskState.REJECTED: "The agent rejected the task",
-    TaskState.CANCELED: "The task was canceled",
-    TaskState.AUTH_REQUIRED: "The agent waits for authorization. Grant it where the agent says (Ctrl-C cancels)",
-}
-
-
-class TurnPrinter:
-    """Prints the agent's answer to one message, and keeps the resulting task."""
-
-    def __init__(self) -> None:
-        self.task_id = ""
-        self.context_id = ""
-        self.state: TaskState | None = None  # of the task, if there is one
-        self.asked: Message | None = None  # the agent's message when the task came to rest
-        self._printed: dict[str, str] = {}  # printed text by artifact
-        self._unprinted: dict[str, Artifact] = {}  # artifacts other than text, in their latest form
-        self._line_is_open = False
-        self._has_answered = False  # whether anything was printed
-        self._progress_is_shown = False
-
-    def print(self, event: Event) -> None:
-        match event:
-            case Task():
-                self._print_task(event)
-            case StatusUpdate():
-                self._record_ids(event.task_id, event.context_id)
-                self._print_status(event)
-            case ArtifactUpdate():
-                self._print_artifact(event)
-            case Message():
-                self._record_ids("", event.context_id)
-                self._print_parts(list(event.parts))
-
-    def end(self) -> None:
-        """Print the parts that were held back until now, and end the line."""
-        for artifact in self._unprinted.values():
-            self._print_parts(artifact.parts)
-        self._unprinted.clear()
-        self._end_line()
-
-    def _record_ids(self, task_id: str, context_id: str) -> None:
-        self.task_id = task_id or self.task_id
-        self.context_id = context_id or self.context_id
-
-    def _print_task(self, task: Task) -> None:
-        self._record_ids(task.id, task.context_id)
-        self.state = task.status.state
-        for artifact in task.artifacts:
-            self._print_artifact(ArtifactUpdate(artifact=artifact))
-        self._print_state(task.status)
-
-    def _print_status(self, event: StatusUpdate) -> None:
-        self.state = event.status.state
-        self._print_state(event.status)
-
-    def _print_state(self, status: TaskStatus) -> None:
-        state = status.state
-        message = status.message
-        if message is not None and self._has_answered and repeats_answer(message):
-            message = None
-        if state in AT_REST:
-            self.end()
-            self.asked = message
-        if state in ENDINGS:
-            self._end_line()
-            click.echo(ENDINGS[state], err=True)
-        elif state is TaskState.COMPLETED and not self._has_answered and message is None:
-            click.echo("Completed without output", err=True)
-        if message is None:
-            return
-        if state in AT_REST:
-            self._print_parts(list(message.parts))
-            self._end_line()
-        else:  # a progress message is not part of the answer
-            self._end_line()
-            click.echo(f"… {shorten(list(message.parts))}", err=True)
-
-    # ---- parts ------------------------------------------------------------------------------------------------------
-
-    def _print_artifact(self, update: ArtifactUpdate) -> None:
-        artifact = update.artifact
-        text = output.only_text(artifact.parts)
-        append = update.append
-        if text is None:
-            text = _text_of_object(artifact.parts)
-            append = False  # each object has a whole text, not a chunk of one
-        if text is None:
-            # An update without `append` replaces the earlier data, because a person needs only the last state.
-            if not update.append or artifact.artifact_id not in self._unprinted:
-                self._unprinted[artifact.artifact_id] = artifact
-            else:
-                self._unprinted[artifact.artifact_id].parts.extend(artifact.parts)
-            self._show_progress(artifact.parts)
-            return
-        before = self._printed.get(artifact.artifact_id)
-        if before is None:
-            self._end_line()
-            self._print_text(text)
-        elif append:
-            self._print_text(text)
-            text = before + text
-        elif text.startswith(before):  # the whole text again, with new text at its end
-            self._print_text(text[len(before) :])
-        else:
-            self._end_line()
-            self._print_text(text)
-        self._printed[artifact.artifact_id] = text
-
-    def _show_progress(self, parts: list[Part]) -> None:
-        """Show text that is held back on a temporary line, if standard error is a terminal."""
-        if not sys.stderr.isatty():
-            return
-        self._end_line()
-        click.echo(f"{CLEAR_LINE}… {shorten(parts)[:MAX_PROGRESS]}", nl=False, err=True)
-        self._progress_is_shown = True
-
-    def _clear_progress(self) -> None:
-        if self._progress_is_shown:
-            click.echo(CLEAR_LINE, nl=False, err=True)
-            self._progress_is_shown = False
-
-    def _print_text(self, text: str) -> None:
-        if not text:
-            return
-        self._clear_progress()
-        self._has_answered = True
-        click.echo(clean_text(text), nl=False)
-        self._line_is_open = not text.endswith("\n")
-
-    def _print_parts(self, parts: list[Part]) -> None:
-        for part in parts:
-            self._end_line()
-            if part.text is not UNSET:
-                self._print_text(str(part.text))
-            else:
-                self._has_answered = True
-                click.echo(output.file_or_data(part).rstrip("\n"))
-
-    def _end_line(self) -> None:
-        self._clear_progress()
-        if self._line_is_open:
-            click.echo()
-            self._line_is_open = False
-
-
-def _text_of_object(parts: list[Part]) -> str | None:
-    """Return the text of an object whose only field is a text: modules that only return objects answer like this."""
-    if len(parts) != 1 or not isinstance(parts[0].data, dict):
-        return None
-    values = list(parts[0].data.values())
-    if len(values) != 1 or not isinstance(values[0], str):
-        return None
-    return values[0]
-
-
-def shorten(parts: list[Part]) -> str:
-    """Summarize parts on one line, so that a person recognizes them."""
-    words: list[str] = []
-    for part in parts:
-        if part.text is not UNSET:
-            words.append(str(part.text))
-        elif part.data is not UNSET:
-            words.append(output.escape_json(encode(part.data)))
-        else:
-            words.append(f"@{part.filename or part.url or 'file'}")
-    return clean_line(" ".join(words), 500)
-
-
 # ---- chat -----------------------------------------------------------------------------------------------------------
 # `chat`: a conversation with an agent.
 #
@@ -316,6 +115,7 @@ def shorten(parts: list[Part]) -> str:
 
 PROMPT: Final = "> "
 CANCEL_TIME: Final = 10.0  # seconds for an agent to confirm a cancellation
+HISTORY: Final = 10  # messages of each listed task, for its first words
 MAX_LISTED: Final = 5  # maximum number of tasks listed by /tasks and when a conversation is resumed
 COMMANDS: Final = {
     "help": "this list",
@@ -369,7 +169,7 @@ class ChatSession:
         self._stack = AsyncExitStack()
         self._client: A2AClient  # set by `_open`
         self._waiting = ""  # the id of the task that asked for input: the next line answers it
-        self._approval: list[Part] | None = None  # the inputs of a call that asks for approval
+        self._asked: Task | None = None  # that task, if it has asked questions with structure
         self._was_interrupted = False  # whether the previous event was a Ctrl-C
         self._failed = False  # whether a message could not be sent or was rejected
 
@@ -425,17 +225,40 @@ class ChatSession:
 
     def _read(self) -> ChatCommand | list[Part]:
         """Return the user's next input, or the user's answer to a question of the agent."""
-        if self._approval is not None:
-            return self._ask_approval(self._approval)
+        if self._asked is not None:
+            return self._ask_questions(self._asked)
         return parse_line(read_line(PROMPT))
 
-    def _ask_approval(self, inputs: list[Part]) -> list[Part]:
-        approved = ask_yes_or_no(f"Approve {shorten(inputs)}?")
-        if approved is None:
-            raise EOFError
-        if approved:
-            return [Part(text="approve")]
-        return [Part(text="reject")]
+    def _ask_questions(self, task: Task) -> ChatCommand | list[Part]:
+        """Ask the questions of a task one after the other. A command in place of an answer is returned instead."""
+        asked = questions_of(task.status.message)
+        answers: dict[str, Any] = {}
+        for question in asked:
+            for line in questions.describe_question(question, task):
+                click.echo(line, err=True)
+            answer = self._ask(question)
+            if isinstance(answer, ChatCommand):
+                return answer
+            answers[question.id] = answer
+        return [questions.reply_part(asked, answers)]
+
+    def _ask(self, question: Question) -> Any:  # Any: a command, or an answer of the question's schema
+        """Ask until the answer fits.
+
+        Raises:
+            EOFError: the input has ended.
+        """
+        prompt = questions.prompt_for(question)
+        while True:
+            if not sys.stdin.isatty():
+                click.echo(prompt, err=True)
+            text = read_line(prompt)
+            if text.startswith("/") and not text.startswith("//"):
+                return parse_line(text)
+            try:
+                return questions.read_answer(question, text)
+            except ValueError as error:
+                click.echo(f"Error: {error}", err=True)
 
     async def _report_errors(self, work: Coroutine[Any, Any, None]) -> None:
         """Run the coroutine. Errors of the agent are reported, and the conversation continues."""
@@ -455,7 +278,12 @@ class ChatSession:
 
     async def _send(self, parts: list[Part]) -> None:
         """Send a message and print the answer. Ctrl-C cancels the task."""
-        printer = TurnPrinter()
+        try:
+            parts = await self._read_inputs(parts)
+        except click.UsageError as error:
+            click.echo(f"Error: {error.format_message()}", err=True)
+            return
+        printer = AnswerPrinter(asks=True)
         try:
             try:
                 await self._send_and_print(parts, printer)
@@ -465,16 +293,16 @@ class ChatSession:
             # Only once: the next Ctrl-C makes the Runner raise KeyboardInterrupt, which ends the chat.
             asyncio.current_task().uncancel()  # type: ignore[union-attr]  # a running coroutine has a task
             self._was_interrupted = True
-            await self._cancel(printer.task_id)
+            await self._cancel(printer.task.id)
             return
-        self._context_id = printer.context_id or self._context_id
-        self._note_rest(printer, parts)
-        if self._save_to is not None and printer.task_id:
-            task = await self._client.get_task(printer.task_id, history_length=0)
+        self._context_id = printer.task.context_id or self._context_id
+        self._note_rest(printer)
+        if self._save_to is not None and printer.task.id:
+            task = await self._client.get_task(printer.task.id, history_length=0)
             for line in save_artifacts(task.artifacts, self._save_to):
                 click.echo(line, err=True)
 
-    async def _send_and_print(self, parts: list[Part], printer: TurnPrinter) -> None:
+    async def _send_and_print(self, parts: list[Part], printer: AnswerPrinter) -> None:
         sending: SendOptions = {
             "skill": self._skill,
             "context_id": self._context_id,
@@ -484,27 +312,49 @@ class ChatSession:
             async with aclosing(self._client.stream_message(parts, **sending)) as events:
                 async for event in events:
                     printer.print(event)
-                    self._context_id = printer.context_id or self._context_id
+                    self._context_id = printer.task.context_id or self._context_id
             return
         # The task's id is needed at once, to cancel it.
         answer = await self._client.send_message(parts, wait=False, **sending)
         if isinstance(answer, Task) and answer.status.state not in AT_REST:
-            printer.task_id = answer.id
+            printer.print(answer)
             answer = await self._client.wait(answer)
         printer.print(answer)
 
-    def _note_rest(self, printer: TurnPrinter, parts: list[Part]) -> None:
+    async def _read_inputs(self, parts: list[Part]) -> list[Part]:
+        """Return the parts, or data if they are a line of `NAME=VALUE` words for a skill with a schema.
+
+        Raises:
+            click.UsageError: a name or a value does not fit the schema.
+        """
+        if self._waiting or len(parts) != 1 or parts[0].text is UNSET:
+            return parts
+        try:
+            words = shlex.split(str(parts[0].text))
+        except ValueError:  # a text with a single quotation mark
+            return parts
+        card = await self._client.agent_card
+        skills = [skill for skill in card.skills if skill.id == self._skill or len(card.skills) == 1]
+        if not skills or not schemas.looks_typed(words):
+            return parts
+        inputs = schemas.read_inputs(words, skills[0], card)
+        if inputs is None:
+            return parts
+        return [Part(data=inputs, media_type="application/json")]
+
+    def _note_rest(self, printer: AnswerPrinter) -> None:
         """Record the task that the next line answers, and whether it asks for approval."""
-        was_waiting = bool(self._waiting)
+        status = printer.task.status
+        is_again = self._waiting == printer.task.id
         self._waiting = ""
-        if printer.state is not TaskState.INPUT_REQUIRED:
-            self._approval = None
-            return
-        self._waiting = printer.task_id
-        if not _asks_approval(printer.asked):
-            self._approval = None
-        elif not was_waiting or self._approval is None:  # otherwise the answer is not an input of the call
-            self._approval = parts
+        if status.state is TaskState.INPUT_REQUIRED:
+            self._waiting = printer.task.id
+        self._asked = None
+        if self._waiting and questions_of(status.message):
+            self._asked = printer.task
+            reason = questions.why_again(printer.task)
+            if is_again and reason:
+                click.echo(reason, err=True)
 
     async def _cancel(self, task_id: str) -> None:
         if not task_id:
@@ -514,8 +364,8 @@ class ChatSession:
         async with asyncio.timeout(CANCEL_TIME):
             task = await self._client.cancel_task(task_id)
         self._waiting = ""
-        self._approval = None
-        click.echo(f"The task is {output.state_name(task.status.state).lower()}", err=True)
+        self._asked = None
+        click.echo(f"The task is {rendering.state_name(task.status.state).lower()}", err=True)
 
     # ---- commands ---------------------------------------------------------------------------------------------------
 
@@ -523,13 +373,11 @@ class ChatSession:
         match entered.name:
             case "help":
                 for name, text in COMMANDS.items():
-                    click.echo(f"/{name:8}{text}")
+                    click.echo(f"/{name:8}{text}", err=True)
             case "skills":
-                for skill in (await self._client.agent_card).skills:
-                    click.echo(f"{clean_line(skill.id)}: {clean_line(skill.description)}")
+                await self._list_skills()
             case "skill":
-                self._skill = entered.rest or None
-                click.echo(f"Skill: {self._skill or 'chosen by the agent'}", err=True)
+                await self._choose_skill(entered.rest)
             case "tasks":
                 await self._list_tasks()
             case "cancel" if self._waiting:
@@ -539,18 +387,31 @@ class ChatSession:
             case "new":
                 self._context_id = None
                 self._waiting = ""
-                self._approval = None
+                self._asked = None
                 click.echo("New conversation", err=True)
             case _:
                 click.echo(f"No such command: /{clean_line(entered.name)}. See /help", err=True)
+
+    async def _list_skills(self) -> None:
+        card = await self._client.agent_card
+        for skill in card.skills:
+            for line in rendering.skill_lines(skill, card):
+                click.echo(line, err=True)
+
+    async def _choose_skill(self, name: str) -> None:
+        known = [clean_line(skill.id) for skill in (await self._client.agent_card).skills]
+        if name and name not in known:  # it may exist all the same: a card may show some skills to some callers
+            click.echo(f"The card has no skill {clean_line(name)}: {advise(known, name)}", err=True)
+        self._skill = name or None
+        click.echo(f"Skill: {self._skill or 'chosen by the agent'}", err=True)
 
     async def _list_tasks(self) -> None:
         if not self._context_id:
             click.echo("No tasks yet", err=True)
             return
-        page = await self._client.list_tasks(self._context_id, page_size=MAX_LISTED)
+        page = await self._client.list_tasks(self._context_id, page_size=MAX_LISTED, history_length=HISTORY)
         for task in page.tasks:
-            click.echo(f"{clean_line(task.id)} {output.state_name(task.status.state)} {task.status.timestamp}")
+            click.echo(rendering.task_row(task), err=True)
 
     async def _show_earlier(self) -> None:
         """Show the latest messages of a resumed conversation, and select the task that waits for an answer."""
@@ -563,23 +424,11 @@ class ChatSession:
             task = await self._client.get_task(listed.id)
             for message in task.history:
                 if message.role is Role.USER:
-                    click.echo(f"{PROMPT}{shorten(list(message.parts))}")
-            printer = TurnPrinter()
+                    click.echo(f"{PROMPT}{rendering.shorten(message.parts)}", err=True)
+            printer = AnswerPrinter(is_past=True, asks=True)
             printer.print(task)
             printer.end()
             if task.status.state not in TERMINAL:
-                self._note_rest(printer, _first_message(task))
+                self._note_rest(printer)
         if not page.tasks:
             click.echo("The agent has no tasks of this conversation. It starts here", err=True)
-
-
-def _asks_approval(message: Message | None) -> bool:
-    return message is not None and bool((message.metadata or {}).get("approvalId"))
-
-
-def _first_message(task: Task) -> list[Part]:
-    """Return the parts of the first message of a task."""
-    for message in task.history:
-        if message.role is Role.USER:
-            return list(message.parts)
-    return []

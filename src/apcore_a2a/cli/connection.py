@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from apcore_a2a.clean_text import clean_line
 from apcore_a2a.cli import failures
 from apcore_a2a.cli.options import NOT_JSON, CommonOptions
-from apcore_a2a.cli.output import indent
+from apcore_a2a.cli.rendering import indent
 from apcore_a2a.cli.skills import is_about_skill, remember_skills, skill_hint
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.auth import Auth, BearerAuth, CardAuth, origin

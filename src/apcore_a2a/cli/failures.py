@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from apcore_a2a.clean_text import clean_line
-from apcore_a2a.cli.output import escape_json
+from apcore_a2a.cli.rendering import escape_json
 from apcore_a2a.errors import (
     WIRE,
     A2AConnectionError,

@@ -7,6 +7,7 @@ cannot start or the store cannot be opened. The commands that call agents exit a
 
 import sys
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Any, Final
 
 import click
@@ -131,6 +132,9 @@ def main(args: list[str] | None = None) -> None:
     """
     if args is None:
         args = sys.argv[1:]
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a terminal that cannot display a character of an agent's text
+            stream.reconfigure(errors="replace")
     try:
         # Not in standalone mode: click would print its own errors as text and exit, even with `--json`.
         code: Any = cli.main(args, prog_name="apcore-a2a", standalone_mode=False, obj=list(args))

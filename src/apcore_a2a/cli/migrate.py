@@ -17,7 +17,7 @@ from apcore_a2a.storage.contract import Store
 
 @click.command("migrate", epilog=example("apcore-a2a migrate --store postgresql://agent_owner@db.internal/agents"))
 @click.option(
-    "--store", envvar="A2A_STORE", show_envvar=True, required=True, metavar="URL", help="URL of the task store."
+    "--store", envvar="APCORE_A2A_STORE", show_envvar=True, required=True, metavar="URL", help="URL of the task store."
 )
 def command(store: str) -> int:
     """Create or upgrade the tables of a task store.

@@ -4,8 +4,9 @@ The first name of an option is that of the a2a-cli specification (§7.2). Every 
 """
 
 import re
+import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import click
 import msgspec
@@ -23,6 +24,9 @@ BINDINGS: Final[dict[str, BindingName]] = {
     "http+json": "HTTP+JSON",
 }
 POLL_INTERVAL: Final = 2.0  # seconds, as recommended by a2a-cli §9.3; the client library starts with less
+FORMATS: Final = ("text", "json", "raw")
+Output = Literal["text", "json", "raw", "answer"]
+"""The forms of results. `answer` is the one for people, which no option selects."""
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)")
 NOT_JSON: Final = (msgspec.DecodeError, UnicodeError, RecursionError)  # the errors of msgspec for invalid JSON
 HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # a token of RFC 9110 §5.6.2
@@ -59,9 +63,9 @@ def header(value: str) -> tuple[str, str]:
 
 
 def output_format(value: str) -> str:
-    """Parse `text` or `json`. The error for another value names the option for directories."""
-    if value not in ("text", "json"):
-        raise click.BadParameter(f"{value!r} is neither text nor json. To save artifacts, use --save DIR.")
+    """Parse an output format. The error for another value names the option for directories."""
+    if value not in FORMATS:
+        raise click.BadParameter(f"{value!r} is not {', '.join(FORMATS)}. To save artifacts, use --save DIR.")
     return value
 
 
@@ -87,9 +91,10 @@ def combine(*decorators: Callable[[Function], Function]) -> Callable[[Function],
     return decorate
 
 
-def example(command: str) -> str:
-    """Format an example for the end of a help text. The control character keeps its lines apart."""
-    return f"\b\nExample:\n  {command}"
+def example(*commands: str) -> str:
+    """Format examples for the end of a help text. The control character keeps their lines apart."""
+    title = "Example:" if len(commands) == 1 else "Examples:"
+    return "\n  ".join([f"\b\n{title}", *commands])
 
 
 save_option: Final = click.option(
@@ -107,10 +112,9 @@ printing_options: Final = combine(
         "--output",
         "-o",
         type=output_format,
-        metavar="[text|json]",
-        default="text",
-        show_default=True,
-        help="Output format.",
+        metavar="[text|json|raw]",
+        help="Output format: labelled lines, JSON, or only the answer.  [default: at a terminal the answer and a line "
+        "with the ids, otherwise text]",
     ),
     click.option("--json", "as_json", is_flag=True, help="Short for --output json."),
     env_option("--verbose", is_flag=True, help="Include history and metadata in the output."),
@@ -199,9 +203,18 @@ class CommonOptions(Struct, frozen=True, kw_only=True):
     allowed_origins: tuple[str, ...] = ()
     keys_file: str | None = None
     insecure: bool = False
-    json: bool = False
+    output: Output = "text"
     verbose: bool = False
     debug: bool = False
+
+    @property
+    def json(self) -> bool:
+        return self.output == "json"
+
+    @property
+    def prints_answer(self) -> bool:
+        """Whether only the answer goes to standard output."""
+        return self.output in ("raw", "answer")
 
     @property
     def has_credentials(self) -> bool:
@@ -209,7 +222,9 @@ class CommonOptions(Struct, frozen=True, kw_only=True):
 
 
 def read_common(given: dict[str, Any], *names: str) -> tuple[CommonOptions, list[str]]:
-    """Return the common options and the command's own arguments, called `names`. A name in brackets is optional.
+    """Return the common options and the command's own arguments, called `names`.
+
+    A name in brackets is optional, and after "..." the command checks the number of arguments itself.
 
     Raises:
         click.UsageError: an argument is missing, or there is one too many.
@@ -233,11 +248,23 @@ def read_common(given: dict[str, Any], *names: str) -> tuple[CommonOptions, list
         allowed_origins=given["allow_origin"],
         keys_file=given["keys"],
         insecure=given["insecure"],
-        json=given["as_json"] or given["output"] == "json",
+        output=_choose_output(given),
         verbose=given["verbose"],
         debug=given["debug"],
     )
     return common, words
+
+
+def _choose_output(given: dict[str, Any]) -> Output:
+    """Return the form of results. The form for people needs a terminal, and scripts always receive the same form."""
+    if given["as_json"]:
+        return "json"
+    chosen: Output | None = given["output"]
+    if chosen is not None:
+        return chosen
+    if sys.stdout.isatty() and not given["verbose"]:
+        return "answer"
+    return "text"
 
 
 def _choose_agent(option: str | None, words: Sequence[str]) -> tuple[str, list[str]]:
@@ -258,8 +285,8 @@ def _choose_agent(option: str | None, words: Sequence[str]) -> tuple[str, list[s
 
 def _check_count(words: Sequence[str], names: Sequence[str]) -> None:
     # click cannot check this, because it depends on options and environment whether the first word is the agent.
-    required = [name for name in names if not name.startswith("[")]
+    required = [name for name in names if not name.startswith(("[", "."))]
     if len(words) < len(required):
         raise click.UsageError(f"Missing argument {required[len(words)]}.", click.get_current_context())
-    if len(words) > len(names):
+    if len(words) > len(names) and "..." not in names:
         raise click.UsageError(f"Unexpected argument: {words[len(names)]}", click.get_current_context())

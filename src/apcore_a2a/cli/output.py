@@ -1,6 +1,7 @@
 """The output of commands: results on standard output, notes for a person on standard error.
 
-Invariant: with `-o json`, standard output has only the protocol's own types (a2a-cli specification §11.1, §11.3).
+Invariant: with `-o json`, standard output has only the protocol's own types (a2a-cli specification §11.1, §11.3). Which
+form is printed depends on the options, and without an option on whether standard output is a terminal.
 """
 
 import asyncio
@@ -8,23 +9,22 @@ import mimetypes
 import re
 import shlex
 import sys
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+import time
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
-import msgspec
 from msgspec import UNSET
-from msgspec.structs import replace
 
-from apcore_a2a.clean_text import CONTROL, clean_line, clean_text
+from apcore_a2a.clean_text import clean_line, clean_text
+from apcore_a2a.cli import rendering
+from apcore_a2a.cli.answers import MAX_PROGRESS, AnswerPrinter, ReceivedTask
 from apcore_a2a.cli.options import CommonOptions
-from apcore_a2a.client.bindings import WebhookStatus
 from apcore_a2a.errors import A2AError
 from apcore_a2a.protocol import v1
-from apcore_a2a.protocol.card import AgentCard, AgentSkill
-from apcore_a2a.protocol.lifecycle import AT_REST, copy, fold, repeats_answer
+from apcore_a2a.protocol.lifecycle import AT_REST, repeats_answer
 from apcore_a2a.protocol.model import (
     Artifact,
     ArtifactUpdate,
@@ -32,13 +32,13 @@ from apcore_a2a.protocol.model import (
     Message,
     Operation,
     Part,
-    PushConfig,
     StatusUpdate,
     Task,
     TaskState,
     TaskStatus,
     encode,
 )
+from apcore_a2a.protocol.questions import questions_of
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -62,42 +62,71 @@ WAIT_ENDS: Final = (asyncio.CancelledError, A2AError)
 def print_result(common: CommonOptions, document: bytes, lines: Iterable[str]) -> None:
     """Print one result: as a JSON document, or as lines of text."""
     if common.json:
-        click.echo(format_json(document))
+        click.echo(rendering.format_json(document))
         return
     for line in lines:
         click.echo(line)
 
 
-def print_task(common: CommonOptions, task: Task, *, document: bytes | None = None, save_to: str | None = None) -> None:
-    """Print a task, save its artifacts, and print the next command."""
-    print_result(common, document or encode(task), task_lines(task, verbose=common.verbose))
-    _print_after_task(common, task, save_to)
+def print_task(
+    common: CommonOptions, task: Task, *, document: bytes | None = None, save_to: str | None = None, took: str = ""
+) -> None:
+    """Print a task, save its artifacts, and print the next command.
 
-
-def print_answer(common: CommonOptions, answer: Task | Message, save_to: str | None = None) -> None:
-    """Print the answer to a message: a SendMessageResponse, which contains a task or a message."""
-    document = v1.encode_result(Operation.SEND, answer)
-    if isinstance(answer, Task):
-        print_task(common, answer, document=document, save_to=save_to)
+    Args:
+        common: The common options.
+        task: The task.
+        document: What is printed as JSON, if it is not the task.
+        save_to: The directory for its artifacts.
+        took: How long the task took, for people. Without it, its age is printed.
+    """
+    if common.prints_answer:
+        _print_answer(common, task)
     else:
-        print_result(common, document, message_lines(answer))
+        print_result(common, document or encode(task), rendering.task_lines(task, verbose=common.verbose))
+    _print_after_task(common, task, save_to, took)
 
 
-def _print_after_task(common: CommonOptions, task: Task, save_to: str | None) -> None:
-    """Save artifacts if requested, and print the next command."""
+def print_reply(common: CommonOptions, reply: Task | Message, save_to: str | None = None, *, started: float) -> None:
+    """Print the reply to a message that was sent at `started`: a SendMessageResponse, that is a task or a message."""
+    document = v1.encode_result(Operation.SEND, reply)
+    took = f"in {rendering.seconds_text(time.monotonic() - started)}"
+    if isinstance(reply, Task):
+        print_task(common, reply, document=document, save_to=save_to, took=took)
+    elif common.prints_answer:
+        _print_answer(common, reply)
+    else:
+        print_result(common, document, rendering.message_lines(reply))
+
+
+def _print_answer(common: CommonOptions, event: Event) -> None:
+    printer = AnswerPrinter(raw=common.output == "raw")
+    printer.print(event)
+    printer.end()
+
+
+def _print_after_task(common: CommonOptions, task: Task, save_to: str | None, took: str) -> None:
+    """Save artifacts if requested, and print the task's state and the next command."""
     lines = []
     if save_to is not None:
         lines += _save(common, task, save_to)
-    next_command = _next_command(common, task)
-    if next_command:
-        lines.append(f"Next: {next_command}")
+    if common.output == "answer":
+        when = took
+        if not when and task.status.timestamp:
+            when = rendering.age(task.status.timestamp)
+        click.echo(rendering.dim(rendering.rest_line(task, when)), err=True)
+    lines += [f"Next: {command}" for command in _next_commands(common, task)]
     for line in lines:
-        # Fields of the text output. With JSON they go to standard error, because the document must be alone on standard
-        # output.
-        click.echo(line, err=common.json)
+        # Fields of the text output. Otherwise they go to standard error, because the document or the answer must be
+        # alone on standard output.
+        click.echo(line, err=common.output != "text")
     warning = WARNINGS.get(task.status.state)
-    if warning:
-        click.echo(f"Warning: {warning} ({state_name(task.status.state)})", err=True)
+    if not warning or common.prints_answer:  # which has reported it together with the agent's reason
+        return
+    click.echo(f"Warning: {warning} ({rendering.state_name(task.status.state)})", err=True)
+    if task.status.message is not None:
+        for line in rendering.failure_lines(task.status.message):
+            click.echo(line, err=True)
 
 
 def _save(common: CommonOptions, task: Task, save_to: str) -> list[str]:
@@ -111,18 +140,24 @@ def _save(common: CommonOptions, task: Task, save_to: str) -> list[str]:
         raise click.exceptions.Exit(error.exit_code) from error
 
 
-def _next_command(common: CommonOptions, task: Task) -> str:
-    """Return the command that continues the task (a2a-cli §8.2), or an empty string if it cannot continue."""
+def _next_commands(common: CommonOptions, task: Task) -> list[str]:
+    """Return the commands that continue the task (a2a-cli §8.2): several for a choice, none if it cannot continue."""
     agent = shlex.quote(common.agent)
     # The agent chose the id, and a user pastes this line into a shell.
     task_id = shlex.quote(clean_line(task.id))
     state = task.status.state
     if state is TaskState.INPUT_REQUIRED:
-        return f"apcore-a2a send {agent} --task-id {task_id} 'your reply'"
+        replies = ["'your reply'"]
+        questions = questions_of(task.status.message)
+        if len(questions) > 1:
+            replies = [" ".join(f"{shlex.quote(clean_line(question.id))}=…" for question in questions)]
+        elif questions and questions[0].kind == "approval":
+            replies = ["approve", "reject"]
+        return [f"apcore-a2a send {agent} --task-id {task_id} {reply}" for reply in replies]
     # AUTH_REQUIRED is at rest too, but it does not continue with a message: the authorization is granted elsewhere.
     if state is TaskState.AUTH_REQUIRED or state not in AT_REST:
-        return f"apcore-a2a task get {agent} {task_id} --wait"
-    return ""
+        return [f"apcore-a2a task get {agent} {task_id} --wait"]
+    return []
 
 
 def print_command_to_wait(common: CommonOptions, task_id: str, reason: BaseException) -> None:
@@ -146,9 +181,15 @@ class Spinner:
     def __init__(self, spinner: "Status | None") -> None:
         self._spinner = spinner
 
-    def show_state(self, state: TaskState) -> None:
-        if self._spinner is not None:
-            self._spinner.update(f"{state_name(state).lower()} …")
+    def show_status(self, status: TaskStatus) -> None:
+        if self._spinner is None:
+            return
+        text = f"{rendering.state_name(status.state).lower()} …"
+        if status.message is not None and status.state not in AT_REST:
+            from rich.markup import escape  # only at a terminal, as below
+
+            text += f" {escape(rendering.progress_text(status.message)[:MAX_PROGRESS])}"
+        self._spinner.update(text)
 
     def end(self) -> None:
         """Remove the spinner, so that other output can be printed."""
@@ -174,18 +215,22 @@ def show_progress() -> Iterator[Spinner]:
 
 async def print_events(common: CommonOptions, events: AsyncGenerator[Event], save_to: str | None) -> None:
     """Print events as they arrive until the stream ends, then the next command."""
-    printer = EventPrinter(common)
+    started = time.monotonic()
+    printer: EventPrinter | AnswerPrinter = EventPrinter(common)
+    if common.prints_answer:
+        printer = AnswerPrinter(raw=common.output == "raw")
     try:
         async with aclosing(events):
             async for event in events:
                 printer.print(event)
     except WAIT_ENDS as reason:
-        printer.end_text()
+        printer.end()
         print_command_to_wait(common, printer.task.id, reason)
         raise
-    printer.end_text()
+    printer.end()
     if printer.task.id:  # otherwise the answer was a message
-        _print_after_task(common, printer.task, save_to)
+        took = f"in {rendering.seconds_text(time.monotonic() - started)}"
+        _print_after_task(common, printer.task, save_to, took)
 
 
 class EventPrinter:
@@ -196,29 +241,34 @@ class EventPrinter:
         # The id of the artifact whose text is being printed on an open line. Empty if there is none.
         self._growing_artifact = ""
         self._printed: list[str] = []  # the pieces of that text
-        self.task = Task(id="", status=TaskStatus(state=TaskState.UNSPECIFIED))
+        self._received = ReceivedTask()
+
+    @property
+    def task(self) -> Task:
+        """The task so far. Its id is empty if the answer is a message."""
+        return self._received.task
 
     def print(self, event: Event) -> None:
         """Print one event, and apply it to the task."""
-        self._apply(event)
+        self._received.apply(event)
         if self._common.json:
-            click.echo(escape_json(v1.encode_event(event)))  # on one line: this is JSON Lines
+            click.echo(rendering.escape_json(v1.encode_event(event)))  # on one line: this is JSON Lines
             return
         if isinstance(event, ArtifactUpdate):
             self._print_artifact(event)
             return
-        self.end_text()
+        self.end()
         match event:
             case Task():
-                lines = task_lines(event, verbose=self._common.verbose)
+                lines = rendering.task_lines(event, verbose=self._common.verbose)
             case Message():
-                lines = message_lines(event)
+                lines = rendering.message_lines(event)
             case StatusUpdate():
                 lines = self._status_lines(event)
         for line in lines:
             click.echo(line)
 
-    def end_text(self) -> None:
+    def end(self) -> None:
         """End the text that is being printed: its line, and the blank line that ends a block."""
         if self._growing_artifact:
             click.echo("\n")
@@ -227,265 +277,32 @@ class EventPrinter:
     def _status_lines(self, event: StatusUpdate) -> Iterator[str]:
         if event.status.state in AT_REST:
             # The last lines of the output must contain all that the next command needs (a2a-cli §11.2).
-            yield from task_fields(self.task.id, self.task.context_id, event.status.state)
+            yield from rendering.task_fields(self.task.id, self.task.context_id, event.status.state)
         else:
-            yield field("State", state_name(event.status.state))
+            yield rendering.field("State", rendering.state_name(event.status.state))
         message = event.status.message
         if message is not None and not repeats_answer(message):
-            yield from parts_lines(message.parts)
+            yield from rendering.parts_lines(message.parts)
 
     def _print_artifact(self, event: ArtifactUpdate) -> None:
         artifact = event.artifact
-        text = only_text(artifact.parts)
+        text = rendering.only_text(artifact.parts)
         if text is None:
-            self.end_text()
-            for line in artifact_lines(artifact):
+            self.end()
+            for line in rendering.artifact_lines(artifact):
                 click.echo(line)
             return
         if not event.append and self._growing_artifact == artifact.artifact_id and "".join(self._printed) == text:
             return  # the whole text once more, for clients that do not join its pieces
         if not event.append or self._growing_artifact != artifact.artifact_id:
-            self.end_text()
-            click.echo(field("Artifact", artifact.name or artifact.artifact_id))
-            click.echo(f"Text:\n{INDENT}", nl=False)
+            self.end()
+            click.echo(rendering.field("Artifact", artifact.name or artifact.artifact_id))
+            click.echo(f"Text:\n{rendering.INDENT}", nl=False)
             self._growing_artifact = artifact.artifact_id
             self._printed = []
         self._printed.append(text)
         # Not `indent`: the chunk may begin in the middle of a line, and its last line end must stay.
-        click.echo(clean_text(text).replace("\n", f"\n{INDENT}"), nl=False)
-
-    def _apply(self, event: Event) -> None:
-        match event:
-            case Task():
-                self.task = copy(event)
-            case StatusUpdate():
-                self._apply_status(event)
-            case ArtifactUpdate():
-                self._apply_artifact(event)
-
-    def _apply_status(self, event: StatusUpdate) -> None:
-        # A resumed stream may begin with one of these, which then identifies the task.
-        task_id = event.task_id or self.task.id
-        context_id = event.context_id or self.task.context_id
-        self.task = replace(self.task, id=task_id, context_id=context_id, status=event.status)
-
-    def _apply_artifact(self, event: ArtifactUpdate) -> None:
-        # A task that has ended accepts no further artifacts. An artifact that the agent sends nevertheless must be
-        # saved too, so it is added to a working task.
-        status = self.task.status
-        at_work = replace(self.task, status=TaskStatus(state=TaskState.WORKING))
-        fold(at_work, event)
-        self.task = replace(at_work, status=status)
-
-
-# ---- rendering ------------------------------------------------------------------------------------------------------
-# The protocol's values as text: fields and blocks (a2a-cli specification §11.2), without colours.
-#
-# Invariant: one `Label: value` per line. A longer value is indented below its label and ends with a blank line.
-
-INDENT: Final = "  "
-
-
-# ---- fields and blocks ----------------------------------------------------------------------------------------------
-
-
-def field(label: str, value: object) -> str:
-    """Format one line. Text of an agent is sanitized, so that it cannot begin a line of its own."""
-    return f"{label}: {clean_line(str(value))}"
-
-
-def block(label: str, text: str) -> str:
-    """Format a label, the indented text below it, and a blank line."""
-    return f"{label}:\n{indent(text)}\n"
-
-
-def indent(text: str) -> str:
-    """Indent sanitized text, so that none of its lines looks like a field of ours."""
-    return INDENT + clean_text(text).rstrip("\n").replace("\n", f"\n{INDENT}")
-
-
-def escape_json(document: bytes) -> str:
-    """Escape JSON so that a terminal displays control characters and does not interpret them.
-
-    Unlike text, JSON must arrive complete, so they are escaped instead of removed. JSON allows a raw U+009B, which a
-    terminal interprets as the start of an escape sequence.
-    """
-    return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", document.decode())
-
-
-def format_json(document: bytes) -> str:
-    """Return escaped JSON on several lines, for people."""
-    return escape_json(msgspec.json.format(document, indent=2))
-
-
-def state_name(state: TaskState) -> str:
-    """Return the short name of a state (a2a-cli §9.1): COMPLETED, not TASK_STATE_COMPLETED."""
-    return state.removeprefix("TASK_STATE_")
-
-
-# ---- messages and tasks ---------------------------------------------------------------------------------------------
-
-
-def parts_lines(parts: Iterable[Part]) -> Iterator[str]:
-    """Yield all parts in their order, of every kind (a2a-cli §10.2)."""
-    # Consecutive texts are one text: they are the chunks of a stream, split at any point.
-    texts: list[str] = []
-    for part in parts:
-        if part.text is not UNSET:
-            texts.append(str(part.text))
-            continue
-        if texts:
-            yield block("Text", "".join(texts))
-            texts = []
-        yield file_or_data(part)
-    if texts:
-        yield block("Text", "".join(texts))
-
-
-def only_text(parts: Sequence[Part]) -> str | None:
-    """Return the text of parts that are only text, or None if there is another part or none at all."""
-    texts: list[str] = []
-    for part in parts:
-        if part.text is UNSET:
-            return None
-        texts.append(str(part.text))
-    if not texts:
-        return None
-    return "".join(texts)
-
-
-def file_or_data(part: Part) -> str:
-    name = part.filename or "(no name)"
-    media_type = part.media_type or "unknown type"
-    if part.raw is not UNSET:
-        return field("File", f"{name} ({media_type}, {len(part.raw):,} bytes)")
-    if part.url is not UNSET:
-        return field("File", f"{name} ({media_type}) at {part.url}")
-    return block("Data", format_json(encode(part.data)))
-
-
-def artifact_lines(artifact: Artifact) -> Iterator[str]:
-    yield field("Artifact", artifact.name or artifact.artifact_id)
-    if artifact.description:
-        yield field("Description", artifact.description)
-    yield from parts_lines(artifact.parts)
-
-
-def message_lines(message: Message) -> Iterator[str]:
-    yield field("Message", message.message_id)
-    if message.context_id:
-        yield field("Context", message.context_id)
-    yield field("Role", message.role.removeprefix("ROLE_").lower())
-    yield from parts_lines(message.parts)
-
-
-def task_fields(task_id: str, context_id: str, state: TaskState) -> Iterator[str]:
-    """Yield the ids that the next command may need (a2a-cli §8.2)."""
-    yield field("Task", task_id)
-    yield field("Context", context_id)
-    yield field("State", state_name(state))
-
-
-def task_lines(task: Task, *, verbose: bool = False) -> Iterator[str]:
-    yield from task_fields(task.id, task.context_id, task.status.state)
-    if task.status.timestamp:
-        yield field("Updated", task.status.timestamp)
-    message = task.status.message
-    if message is not None and not repeats_answer(message):
-        yield from parts_lines(message.parts)
-    for artifact in task.artifacts:
-        yield from artifact_lines(artifact)
-    if verbose:
-        for message in task.history:
-            yield from message_lines(message)
-        if task.metadata:
-            yield block("Metadata", format_json(encode(task.metadata)))
-
-
-def summary_lines(task: Task) -> Iterator[str]:
-    """Yield the lines of a task in a list."""
-    yield from task_fields(task.id, task.context_id, task.status.state)
-    if task.status.timestamp:
-        yield field("Updated", task.status.timestamp)
-    yield ""
-
-
-# ---- cards and webhooks ---------------------------------------------------------------------------------------------
-
-
-def card_lines(card: AgentCard, *, signatures: str) -> Iterator[str]:
-    yield field("Agent", card.name)
-    yield field("Description", card.description)
-    yield field("Version", card.version)
-    if card.provider is not None:
-        yield field("Provider", f"{card.provider.organization} {card.provider.url}")
-    if card.documentation_url:
-        yield field("Documentation", card.documentation_url)
-    for interface in card.supported_interfaces:
-        line = f"{interface.protocol_binding} {interface.protocol_version} {interface.url}"
-        if interface.tenant:
-            line += f" tenant {interface.tenant}"
-        yield field("Interface", line)
-    yield field("Capabilities", ", ".join(_capabilities(card)) or "none")
-    for extension in card.capabilities.extensions:
-        line = extension.uri
-        if extension.required:
-            line += " (required)"
-        yield field("Extension", line)
-    yield field("Input", ", ".join(card.default_input_modes))
-    yield field("Output", ", ".join(card.default_output_modes))
-    for name, scheme in (card.security_schemes or {}).items():
-        # A scheme is an object with one key, which names its kind.
-        yield field("Security", f"{name} ({', '.join(scheme)})")
-    yield field("Signatures", signatures)
-    for skill in card.skills:
-        yield field("Skill", f"{skill.id}: {skill.description}")
-
-
-def _capabilities(card: AgentCard) -> Iterator[str]:
-    if card.capabilities.streaming:
-        yield "streaming"
-    if card.capabilities.push_notifications:
-        yield "push notifications"
-    if card.capabilities.extended_agent_card:
-        yield "extended card"
-
-
-def skill_lines(skill: AgentSkill, card: AgentCard) -> Iterator[str]:
-    yield field("Skill", skill.id)
-    yield field("Name", skill.name)
-    yield field("Description", skill.description)
-    if skill.tags:
-        yield field("Tags", ", ".join(skill.tags))
-    # A skill without modes of its own has those of the agent (A2A 1.0 §4.4.5).
-    yield field("Input", ", ".join(skill.input_modes or card.default_input_modes))
-    yield field("Output", ", ".join(skill.output_modes or card.default_output_modes))
-    for example in skill.examples:
-        yield field("Example", example)
-    yield ""
-
-
-def push_lines(config: PushConfig) -> Iterator[str]:
-    """Yield the lines of a webhook, without its secrets."""
-    yield field("Config", config.id)
-    yield field("Task", config.task_id)
-    yield field("URL", config.url)
-    if config.authentication is not None:
-        yield field("Authentication", config.authentication.scheme)
-    yield ""
-
-
-def webhook_lines(webhook: WebhookStatus) -> Iterator[str]:
-    """Yield the delivery status of a webhook."""
-    yield field("Config", webhook.id)
-    yield field("Task", webhook.task_id)
-    yield field("URL", webhook.url)
-    yield field("State", webhook.state)
-    yield field("Delivered", webhook.delivered)
-    yield field("Undelivered", webhook.undelivered)
-    if webhook.reason:
-        yield field("Reason", webhook.reason)
-    yield ""
+        click.echo(clean_text(text).replace("\n", f"\n{rendering.INDENT}"), nl=False)
 
 
 # ---- downloads ------------------------------------------------------------------------------------------------------

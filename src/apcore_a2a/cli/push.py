@@ -5,7 +5,7 @@ from typing import Any
 import click
 import msgspec
 
-from apcore_a2a.cli import options, output
+from apcore_a2a.cli import options, output, rendering
 from apcore_a2a.cli.connection import run_with_client
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.bindings import WebhookStatus
@@ -35,7 +35,7 @@ def create(config_id: str, push_token: str, push_bearer: str | None, **given: An
 
     async def work(client: A2AClient) -> None:
         stored = await client.set_push_config(task_id, config)
-        output.print_result(common, encode(stored), output.push_lines(stored))
+        output.print_result(common, encode(stored), rendering.push_lines(stored))
 
     return run_with_client(common, work)
 
@@ -49,7 +49,7 @@ def get(**given: Any) -> int:
 
     async def work(client: A2AClient) -> None:
         config = await client.get_push_config(task_id, config_id)
-        output.print_result(common, encode(config), output.push_lines(config))
+        output.print_result(common, encode(config), rendering.push_lines(config))
 
     return run_with_client(common, work)
 
@@ -65,8 +65,8 @@ def list_configs(**given: Any) -> int:
         configs = await client.list_push_configs(task_id)
         lines: list[str] = []
         for config in configs:
-            lines += output.push_lines(config)
-        lines.append(output.field("Configs", len(configs)))
+            lines += rendering.push_lines(config)
+        lines.append(rendering.field("Configs", len(configs)))
         output.print_result(common, encode(PushConfigPage(configs=tuple(configs))), lines)
 
     return run_with_client(common, work)
@@ -82,7 +82,7 @@ def delete(**given: Any) -> int:
     async def work(client: A2AClient) -> None:
         await client.delete_push_config(task_id, config_id)
         # The protocol's response is empty, but JSON output must be one document.
-        output.print_result(common, msgspec.json.encode({}), [output.field("Deleted", config_id)])
+        output.print_result(common, msgspec.json.encode({}), [rendering.field("Deleted", config_id)])
 
     return run_with_client(common, work)
 
@@ -123,8 +123,8 @@ def redeliver(**given: Any) -> int:
 def _print_states(common: options.CommonOptions, webhooks: list[WebhookStatus]) -> None:
     lines: list[str] = []
     for webhook in webhooks:
-        lines += output.webhook_lines(webhook)
-    lines.append(output.field("Webhooks", len(webhooks)))
+        lines += rendering.webhook_lines(webhook)
+    lines.append(rendering.field("Webhooks", len(webhooks)))
     output.print_result(common, msgspec.json.encode({"webhooks": webhooks}), lines)
 
 

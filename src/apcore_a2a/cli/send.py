@@ -1,7 +1,11 @@
-"""`send` and `stream`: sending a message to an agent."""
+"""`send` and `stream`: sending a message to an agent.
+
+The message is a text, the inputs of a skill as `NAME=VALUE` words, or parts of any kind by options.
+"""
 
 import mimetypes
 import sys
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -12,16 +16,21 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from apcore_a2a.clean_text import clean_line
 from apcore_a2a.cli import options as options_module
-from apcore_a2a.cli import output
+from apcore_a2a.cli import output, schemas
 from apcore_a2a.cli.connection import run_with_client
 from apcore_a2a.cli.options import NOT_JSON, CommonOptions, combine
+from apcore_a2a.cli.questions import read_named_answers
+from apcore_a2a.cli.schemas import read_file
 from apcore_a2a.cli.skills import complete_skill
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.options import SendOptions
 from apcore_a2a.errors import MethodNotFoundError, UnsupportedOperationError
+from apcore_a2a.protocol.card import AgentCard, advise
 from apcore_a2a.protocol.lifecycle import AT_REST
 from apcore_a2a.protocol.model import Event, Message, Part, SendConfiguration, StatusUpdate, Task, TaskState
+from apcore_a2a.protocol.questions import questions_of, to_answers
 
 # ---- parts ----------------------------------------------------------------------------------------------------------
 # The parts of a message. Invariant: parts keep the order in which they were given (a2a-cli §10.2).
@@ -54,7 +63,7 @@ class OrderedCommand(click.Command):
         return super().parse_args(ctx, args)
 
 
-def read_parts(text: Sequence[str], given: dict[str, Any]) -> list[Part]:
+def read_parts(text: Sequence[str], given: dict[str, Any], *, may_be_empty: bool = False) -> list[Part]:
     """Return the parts of the message: the text argument, then the options in their order.
 
     Raises:
@@ -72,7 +81,7 @@ def read_parts(text: Sequence[str], given: dict[str, Any]) -> list[Part]:
         elif name in _MAKERS:
             make_part = _MAKERS[name]
             parts.append(make_part(values[name].pop(0)))
-    if not parts:
+    if not parts and not may_be_empty:
         raise click.UsageError("Missing message. Pass a text, --text, --file or --data.")
     return parts
 
@@ -83,7 +92,7 @@ def _text_part(value: str) -> Part:
     if value == "-":
         content = _read_stdin()
     elif value.startswith("@"):
-        content = _read_file(value[1:])
+        content = read_file(value[1:])
     else:
         return Part(text=value)
     try:
@@ -101,7 +110,7 @@ def file_part(value: str) -> Part:
     if path == "-":
         return Part(raw=_read_stdin(), media_type=media_type, filename="")
     # Only its name: the agent must not learn its local directory.
-    return Part(raw=_read_file(path), media_type=media_type, filename=Path(path).name)
+    return Part(raw=read_file(path), media_type=media_type, filename=Path(path).name)
 
 
 def _data_part(value: str) -> Part:
@@ -112,7 +121,7 @@ def _data_part(value: str) -> Part:
     elif value == "-":
         content = _read_stdin()
     else:
-        content = _read_file(value.removeprefix("@"))
+        content = read_file(value.removeprefix("@"))
     try:
         return Part(data=msgspec.json.decode(content), media_type="application/json")
     except NOT_JSON as error:
@@ -124,15 +133,6 @@ _MAKERS: Final[dict[str, Callable[[str], Part]]] = {"text": _text_part, "file": 
 
 def _read_stdin() -> bytes:
     return sys.stdin.buffer.read()
-
-
-def _read_file(path: str) -> bytes:
-    try:
-        return Path(path).expanduser().read_bytes()
-    except OSError as error:
-        raise click.UsageError(f"cannot read {path}: {error.strerror or error}") from error
-    except RuntimeError as error:  # from expanduser: `~user` with an unknown user
-        raise click.UsageError(f"cannot read {path}: no such user") from error
 
 
 # ---- send -----------------------------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ message_options: Final = options_module.combine(
     options_module.poll_interval_option,
     options_module.save_option,
     options_module.common_options,
-    click.argument("words", nargs=-1, metavar="AGENT [TEXT|-|@FILE]"),
+    click.argument("words", nargs=-1, metavar="AGENT [TEXT|-|@FILE|NAME=VALUE...]"),
 )
 
 
@@ -161,11 +161,22 @@ class SendRequest(Struct, frozen=True):
     common: CommonOptions
     parts: list[Part]
     options: SendOptions
+    inputs: list[str]
+    """`NAME=VALUE` words, which become the inputs of a skill. Only its schema on the card shows their types."""
+    started: float
     save_to: str | None = None
 
 
 def _read_request(given: dict[str, Any], *, return_immediately: bool = False) -> SendRequest:
-    common, text = options_module.read_common(given, "[TEXT]")
+    common, words = options_module.read_common(given, "[TEXT]", "...")
+    inputs: list[str] = []
+    if schemas.looks_typed(words):
+        inputs = words
+    elif len(words) > 1:
+        raise click.UsageError(
+            f"Unexpected argument: {words[1]}. Put a text with spaces in quotes, or pass inputs as NAME=VALUE.",
+            click.get_current_context(),
+        )
     send_options: SendOptions = {
         "skill": given["skill"],
         "metadata": given["metadata"],
@@ -173,14 +184,68 @@ def _read_request(given: dict[str, Any], *, return_immediately: bool = False) ->
         "task_id": given["task_id"],
         "configuration": SendConfiguration(return_immediately=return_immediately, history_length=given["history"]),
     }
-    return SendRequest(common, read_parts(text, given), send_options, given["save"])
+    parts = read_parts([] if inputs else words, given, may_be_empty=bool(inputs))
+    return SendRequest(common, parts, send_options, inputs, time.monotonic(), given["save"])
+
+
+async def _answer_part(client: A2AClient, request: SendRequest) -> Part:
+    """Return the answers to the questions of a task that waits, from `NAME=VALUE` words with the ids of the questions.
+
+    Raises:
+        click.UsageError: an answer does not fit its question.
+    """
+    task = await client.get_task(request.options["task_id"] or "", history_length=0)
+    asked = {question.id: question for question in questions_of(task.status.message)}
+    names = [word.partition("=")[0] for word in request.inputs]
+    if len(names) == 1 and names[0] not in asked:
+        return _text_part(request.inputs[0])
+    return to_answers(read_named_answers(request.inputs, asked))
+
+
+async def _card_with_skill(client: A2AClient, common: CommonOptions, skill: str) -> AgentCard:
+    """Return the public card, or the extended card for a skill that only authenticated callers see."""
+    card = await client.agent_card
+    is_shown = any(shown.id == skill for shown in card.skills)
+    if skill and not is_shown and common.has_credentials and card.capabilities.extended_agent_card:
+        return await client.extended_card()
+    return card
+
+
+async def _with_inputs(client: A2AClient, request: SendRequest) -> SendRequest:
+    """Return the request with the part that its `NAME=VALUE` words mean.
+
+    Raises:
+        click.UsageError: they do not fit the skill.
+    """
+    if not request.inputs:
+        return request
+    if request.options["task_id"]:
+        return replace(request, parts=[await _answer_part(client, request), *request.parts])
+    wanted = request.options["skill"] or ""
+    card = await _card_with_skill(client, request.common, wanted)
+    skills = [skill for skill in card.skills if skill.id == wanted or (not wanted and len(card.skills) == 1)]
+    values: dict[str, Any] | None = None
+    if skills:
+        values = schemas.read_inputs(request.inputs, skills[0], card)
+    if values is not None:
+        part = Part(data=values, media_type="application/json")
+    elif len(request.inputs) == 1:
+        part = _text_part(request.inputs[0])
+    elif skills:
+        name = clean_line(skills[0].id)
+        raise click.UsageError(f"The card does not contain the input schema of {name}. Pass the inputs with --data.")
+    else:
+        advice = advise([clean_line(skill.id) for skill in card.skills], wanted)
+        raise click.UsageError(f"Select the skill for these inputs with --skill: {advice}")
+    return replace(request, parts=[part, *request.parts])
 
 
 @click.command(
     "send",
     cls=OrderedCommand,
     epilog=options_module.example(
-        'apcore-a2a send http://localhost:8000 "Summarize this" --file report.pdf --save ./out'
+        'apcore-a2a send http://localhost:8000 "Summarize this" --file report.pdf --save ./out',
+        "apcore-a2a send http://localhost:8000 --skill add a=2 b=3",
     ),
 )
 @message_options
@@ -218,8 +283,9 @@ def _send_without_waiting(request: SendRequest) -> int:
     """Send the message, and print the task as soon as it exists."""
 
     async def work(client: A2AClient) -> None:
-        answer = await client.send_message(request.parts, **request.options)
-        output.print_answer(request.common, answer, request.save_to)
+        complete = await _with_inputs(client, request)
+        answer = await client.send_message(complete.parts, **complete.options)
+        output.print_reply(request.common, answer, request.save_to, started=request.started)
 
     return run_with_client(request.common, work)
 
@@ -228,10 +294,11 @@ def _send_and_wait(request: SendRequest) -> int:
     """Send the message, wait, and print the outcome."""
 
     async def work(client: A2AClient) -> None:
+        complete = await _with_inputs(client, request)
         with output.show_progress() as progress:
-            answer = await _send_until_rest(client, request, progress)
+            answer = await _send_until_rest(client, complete, progress)
         # After the block, because the spinner must be removed before the result is printed.
-        output.print_answer(request.common, answer, request.save_to)
+        output.print_reply(request.common, answer, request.save_to, started=request.started)
 
     return run_with_client(request.common, work, time_limit=None)
 
@@ -244,7 +311,7 @@ async def _send_until_rest(client: A2AClient, request: SendRequest, progress: ou
         answer = await client.send_message(request.parts, wait=False, **request.options)
     # An agent may answer before the task rests, and a stream may end early (a2a-cli §9.3: then poll).
     if isinstance(answer, Task) and answer.status.state not in AT_REST:
-        progress.show_state(answer.status.state)
+        progress.show_status(answer.status)
         answer = await _wait_for_rest(client, request.common, answer, progress)
     return answer
 
@@ -263,7 +330,7 @@ async def _send_over_stream(client: A2AClient, request: SendRequest, progress: o
                     task_id = event.task_id or task_id  # some agents omit it in updates
                 if not isinstance(event, Task | StatusUpdate):
                     continue  # the task contains the artifacts
-                progress.show_state(event.status.state)
+                progress.show_status(event.status)
                 if event.status.state is TaskState.AUTH_REQUIRED:
                     break  # the stream continues, but the caller has to act (a2a-cli §9.1)
         return await client.get_task(task_id, history_length=request.options["configuration"].history_length)
@@ -289,12 +356,13 @@ def _send_and_follow(request: SendRequest) -> int:
     """Send the message, and print each event."""
 
     async def work(client: A2AClient) -> None:
+        complete = await _with_inputs(client, request)
         if (await client.agent_card).capabilities.streaming:
-            events = client.stream_message(request.parts, **request.options)
+            events = client.stream_message(complete.parts, **complete.options)
             await output.print_events(request.common, events, request.save_to)
             return
         click.echo("Note: the agent does not stream. This is the final result", err=True)
-        answer: Task | Message = await client.send_message(request.parts, wait=False, **request.options)
+        answer: Task | Message = await client.send_message(complete.parts, wait=False, **complete.options)
         if isinstance(answer, Task):
             with output.show_progress() as progress:
                 answer = await _wait_for_rest(client, request.common, answer, progress)

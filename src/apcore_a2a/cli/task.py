@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import click
 
-from apcore_a2a.cli import options, output
+from apcore_a2a.cli import options, output, rendering
 from apcore_a2a.cli.connection import run_with_client
 from apcore_a2a.cli.main import DefaultGroup
 from apcore_a2a.cli.options import CommonOptions
@@ -16,6 +16,7 @@ from apcore_a2a.protocol.model import TaskPage, TaskState, encode
 
 # The names to type: input-required, not TASK_STATE_INPUT_REQUIRED.
 STATES: Final = {state.removeprefix("TASK_STATE_").lower().replace("_", "-"): state for state in TaskState}
+HISTORY: Final = 10  # messages of each listed task. A task with more is listed with a later message of its user
 
 task_argument: Final = click.argument("words", nargs=-1, metavar="AGENT TASK")
 
@@ -51,7 +52,7 @@ def get(history: int | None, wait: bool, save: str | None, **given: Any) -> int:
 async def _wait_for_rest(client: A2AClient, task_id: str) -> None:
     with output.show_progress() as progress:
         task = await client.get_task(task_id, history_length=0)
-        progress.show_state(task.status.state)
+        progress.show_status(task.status)
         await client.wait(task_id)
 
 
@@ -82,6 +83,9 @@ def list_tasks(**given: Any) -> int:
     if given["after"]:
         filters["status_timestamp_after"] = given["after"]
 
+    if not common.json:
+        filters["history_length"] = HISTORY  # for the first words of each task
+
     async def work(client: A2AClient) -> None:
         if given["everything"]:
             tasks = [task async for task in client.iter_tasks(given["context_id"], **filters)]
@@ -97,12 +101,15 @@ def list_tasks(**given: Any) -> int:
 def _print_page(common: CommonOptions, page: TaskPage) -> None:
     lines: list[str] = []
     for task in page.tasks:
-        lines += output.summary_lines(task)
+        if common.output == "answer":
+            lines.append(rendering.task_row(task))
+        else:
+            lines += rendering.summary_lines(task)
     # Some agents send 0 instead of a count, and "2 of 0" would be misleading.
     total = max(page.total_size, len(page.tasks))
-    lines.append(output.field("Tasks", f"{len(page.tasks)} of {total}"))
+    lines.append(rendering.field("Tasks", f"{len(page.tasks)} of {total}"))
     if page.next_page_token:
-        lines.append(output.field("Page-Token", page.next_page_token))
+        lines.append(rendering.field("Page-Token", page.next_page_token))
     output.print_result(common, encode(page), lines)
 
 
@@ -115,7 +122,10 @@ def cancel(**given: Any) -> int:
 
     async def work(client: A2AClient) -> None:
         task = await client.cancel_task(task_id)
-        output.print_result(common, encode(task), output.task_lines(task, verbose=common.verbose))
+        if common.prints_answer:
+            output.print_task(common, task)
+        else:
+            output.print_result(common, encode(task), rendering.task_lines(task, verbose=common.verbose))
 
     return run_with_client(common, work)
 
@@ -165,7 +175,7 @@ def download(save: str, **given: Any) -> int:
         if common.json:
             for line in saved:
                 click.echo(line, err=True)
-        fields = output.task_fields(task.id, task.context_id, task.status.state)
+        fields = rendering.task_fields(task.id, task.context_id, task.status.state)
         output.print_result(common, encode(task), [*fields, *saved])
 
     return run_with_client(common, work)

@@ -8,12 +8,15 @@ that shares nothing with the agent's objects. Immutable events need no copy, and
 """
 
 from collections.abc import Callable
+from pathlib import Path
+from traceback import FrameSummary, extract_tb
 from typing import Any, Final, TypeVar
 
 from msgspec import json, to_builtins
 from msgspec.structs import replace
 
 from apcore_a2a.agent import AgentEvent, Remember
+from apcore_a2a.clean_text import clean_line
 from apcore_a2a.engine.answer_forms import DataForm, with_data_as_text
 from apcore_a2a.errors import A2AError, InvalidAgentResponseError, to_metadata
 from apcore_a2a.ids_and_time import new_id, to_utc, utc_now
@@ -34,6 +37,10 @@ from apcore_a2a.protocol.model import (
     encode,
     to_plain_text,
 )
+
+PACKAGE: Final = str(Path(__file__).parents[1])
+MAX_CAUSES: Final = 10
+MAX_DESCRIBED: Final = 500  # characters of an exception
 
 E = TypeVar("E", bound=Event)
 CheckedEvent = tuple[AgentEvent, bytes]  # an event and its 1.0 JSON; a Remember has none, and its memo is JSON itself
@@ -236,6 +243,43 @@ def status_with_text(state: TaskState, text: str, *, metadata: dict[str, object]
     return StatusUpdate(status=TaskStatus(state=state, message=message))
 
 
-def failed_status(error: A2AError) -> StatusUpdate:
-    """Return the last status of a failed task: the error's text, and its type in the metadata (FR-ERR-004 to 008)."""
-    return status_with_text(TaskState.FAILED, error.message, metadata=to_metadata(error))
+def failed_status(error: A2AError, *, cause: BaseException | None = None) -> StatusUpdate:
+    """Return the last status of a failed task: the error's text, and its type in the metadata (FR-ERR-004 to 008).
+
+    With `cause`, an internal error also names that exception, which otherwise only the log contains.
+    """
+    metadata = to_metadata(error)
+    if cause is not None and "reference" in metadata:
+        metadata["exception"] = describe_exception(cause)
+    return status_with_text(TaskState.FAILED, error.message, metadata=metadata)
+
+
+def describe_exception(error: BaseException) -> str:
+    """Return an exception of an agent in two lines: its type and text, and the line of the agent's code that raised it.
+
+    A library may have wrapped the exception. The one that the agent's code raised counts.
+    """
+    for _ in range(MAX_CAUSES):
+        if error.__cause__ is None:
+            break
+        error = error.__cause__
+    described = clean_line(f"{type(error).__name__}: {error}", MAX_DESCRIBED)
+    place = _find_place(error)
+    if place is not None:
+        name = Path(place.filename)
+        if name.is_relative_to(Path.cwd()):
+            name = name.relative_to(Path.cwd())
+        described += f"\n{name}:{place.lineno}, in {place.name}: {clean_line(place.line or '', MAX_DESCRIBED)}"
+    return described
+
+
+def _find_place(error: BaseException) -> FrameSummary | None:
+    """Return the last frame in code of the agent: below the working directory, or else outside of this package."""
+    frames = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith(PACKAGE)]
+    for frame in reversed(frames):
+        path = Path(frame.filename)
+        if path.is_relative_to(Path.cwd()) and "site-packages" not in path.parts:
+            return frame
+    if not frames:
+        return None
+    return frames[-1]

@@ -235,6 +235,8 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     state_history: bool = False
     stream_final: StreamFinal = "append"
     data_as_text: bool = False
+    show_exceptions: bool = False
+    """Whether a failed task names the exception of its agent. During development only: a client must not see code."""
     admin_role: str | None = None
     """The role that may list and cancel the tasks of all owners. None if there is no such role."""
     streaming: bool = True

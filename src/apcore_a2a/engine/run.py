@@ -240,6 +240,7 @@ class Run:
         self._max_output = options.max_output_bytes
         self._bytes_left = options.max_output_bytes  # bytes that the agent may still yield
         self._stream_final = options.stream_final
+        self._shows_exceptions = options.show_exceptions
         self._data = DataForm.DATA
         accepted_modes = call.request.configuration.accepted_output_modes
         if accepted_modes or options.data_as_text:
@@ -577,14 +578,15 @@ class Run:
             return failed_status(AgentError("The agent ended without finishing the task"))
         if isinstance(failure, asyncio.CancelledError) and self.driver.cancelling():
             return stopped_status(Stop.SHUTDOWN)  # the event loop is shutting down
+        cause = failure if self._shows_exceptions else None
         if isinstance(failure, A2AError) and not isinstance(failure, InvalidStateTransitionError):
             if isinstance(failure, InvalidAgentResponseError) and failure.__cause__ is not None:
                 log = {"task_id": self.live.task.id, "reason": failure.message, "cause": repr(failure.__cause__)}
                 logger.warning("agent output rejected", extra=log)
-            return failed_status(failure)
+            return failed_status(failure, cause=cause)
         reference = secrets.token_hex(6)
         logger.error("agent failed", exc_info=failure, extra={"task_id": self.live.task.id, "reference": reference})
-        return failed_status(InternalError(reference))
+        return failed_status(InternalError(reference), cause=cause)
 
     async def stop(self, reason: Stop) -> bool:
         """End the run: by its cancel token, then by cancelling the driver, then without the agent. Never raises.

@@ -197,7 +197,7 @@ async def test_workers_are_not_reloaded(agent: str, is_directory: bool) -> None:
 @pytest.mark.parametrize("given", [("--workers", "2"), ()], ids=["flag", "variable"])
 async def test_an_application_that_is_no_agent_has_no_workers(tmp_path: Path, given: tuple[str, ...]) -> None:
     (tmp_path / "web.py").write_text("from starlette.applications import Starlette\napp = Starlette()\n")
-    variables = {} if given else {"A2A_WORKERS": "2"}
+    variables = {} if given else {"APCORE_A2A_WORKERS": "2"}
     target = f"{tmp_path / 'web.py'}:app"
     async with running("-m", "apcore_a2a", "serve", target, "--port", "0", *given, **variables) as process:
         assert await process.ends() == 1

@@ -16,7 +16,7 @@ from apcore_a2a.auth.authenticator import Authenticator
 from apcore_a2a.auth.client_certificates import ClientCertificateAuthenticator
 from apcore_a2a.auth.jwt import LEEWAY, ClaimMapping, JWTAuthenticator
 from apcore_a2a.cli.options import combine
-from apcore_a2a.cli.serve.setting_options import setting_option
+from apcore_a2a.cli.serve.setting_options import serve_option, setting_option
 
 BEARER: Final = "bearer"
 API_KEY: Final = "api-key"
@@ -25,58 +25,56 @@ MTLS: Final = "mtls"
 CLAIMS: Final = ClaimMapping()  # the defaults of the --auth-…-claim flags
 
 auth_options: Final = combine(
-    click.option(
+    serve_option(
         "--auth-type",
-        envvar="A2A_AUTH_TYPE",
         type=click.Choice([BEARER, API_KEY, OIDC, MTLS]),
         multiple=True,
         help="Require a JWT (bearer), a JWT of an OpenID Connect issuer (oidc), an API key (api-key), or a client "
         "certificate (mtls). Repeat it to accept any one of several.",
     ),
-    click.option("--auth-key", envvar="JWT_KEY", help="JWT key: a shared secret, or @FILE with a PEM public key."),
-    click.option(
+    serve_option("--auth-key", variable="JWT_KEY", help="JWT key: a shared secret, or @FILE with a PEM public key."),
+    serve_option(
         "--auth-key-file",
-        envvar="A2A_AUTH_KEY_FILE",
         metavar="FILE",
         help="File with the JWT key, or for api-key with the hashes of API keys ('apcore-a2a keys new' writes it).",
     ),
-    click.option(
-        "--auth-issuer", envvar="JWT_ISSUER", help="Issuer of the tokens. Without a key, its keys are discovered."
+    serve_option(
+        "--auth-issuer", variable="JWT_ISSUER", help="Issuer of the tokens. Without a key, its keys are discovered."
     ),
-    click.option(
+    serve_option(
         "--auth-audience",
-        envvar="JWT_AUDIENCE",
+        variable="JWT_AUDIENCE",
         multiple=True,
         help="Audience that the token must name. May be repeated to accept any one of several.",
     ),
-    click.option(
-        "--auth-jwks-url", envvar="JWT_JWKS_URL", metavar="URL", help="Address of the issuer's published keys."
+    serve_option(
+        "--auth-jwks-url", variable="JWT_JWKS_URL", metavar="URL", help="Address of the issuer's published keys."
     ),
-    click.option(
+    serve_option(
         "--auth-id-claim",
-        envvar="JWT_ID_CLAIM",
+        variable="JWT_ID_CLAIM",
         default=CLAIMS.id,
         show_default=True,
         help="Claim with the caller's id. Entra ID: oid.",
     ),
-    click.option(
+    serve_option(
         "--auth-roles-claim",
-        envvar="JWT_ROLES_CLAIM",
+        variable="JWT_ROLES_CLAIM",
         default=CLAIMS.roles,
         show_default=True,
         help="Claim with the caller's roles. Keycloak: realm_access.roles.",
     ),
-    click.option(
+    serve_option(
         "--auth-scopes-claim",
-        envvar="JWT_SCOPES_CLAIM",
+        variable="JWT_SCOPES_CLAIM",
         multiple=True,
         default=CLAIMS.scopes,
         show_default=True,
         help="Claim with the caller's scopes. Auth0: permissions. May be repeated: the scopes of all of them add up.",
     ),
-    click.option(
+    serve_option(
         "--auth-leeway",
-        envvar="JWT_LEEWAY",
+        variable="JWT_LEEWAY",
         type=click.IntRange(min=0),
         default=LEEWAY,
         show_default=True,

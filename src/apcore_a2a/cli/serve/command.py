@@ -21,11 +21,13 @@ from apcore_a2a.cli.options import example
 from apcore_a2a.cli.serve.authentication import auth_options, choose_authenticators
 from apcore_a2a.cli.serve.reload import join_supervisor, run_with_reload
 from apcore_a2a.cli.serve.setting_options import (
+    SETTINGS,
     TLS_SETTINGS,
     agent_options,
     limit_options,
     read_given,
     read_tls,
+    serve_option,
     tls_options,
 )
 from apcore_a2a.cli.serve.targets import (
@@ -42,14 +44,21 @@ from apcore_a2a.cli.serve.targets import (
 from apcore_a2a.cli.serve.workers import Workers
 from apcore_a2a.http.metrics import make_board, reset_gauges
 from apcore_a2a.http.server.server import NotStarted, bind
-from apcore_a2a.settings import Settings
+from apcore_a2a.settings import TABLE, Settings
 from apcore_a2a.storage.contract import as_shared
+from apcore_a2a.web import is_loopback
 
 # ---- serve ----------------------------------------------------------------------------------------------------------
 
 DEFAULT_DIRECTORY: Final = "./extensions"
 # Defaults of `dev` that differ from those of `serve`. Options and environment variables override them as well.
-DEVELOPMENT: Final = {"host": "127.0.0.1", "explorer": True, "reload": True, "log_level": "debug"}
+DEVELOPMENT: Final = {
+    "host": "127.0.0.1",
+    "explorer": True,
+    "reload": True,
+    "log_level": "debug",
+    "show_exceptions": True,
+}
 # The options that apply to an ASGI application that is not an agent of ours.
 _OF_ANY_APPLICATION: Final = frozenset(
     {"target", "extensions_dir", "factory", "host", "port", "reload", "supervised", "log_level", "log_format"}
@@ -71,11 +80,45 @@ _PROTECTING: Final = (
 )
 
 
-@click.command("serve", epilog=example("apcore-a2a serve agent.py:agent --store sqlite:///tasks.db"))
+# The options by section of --help. An option that is not here is listed last.
+SECTIONS: Final = {
+    "Serving": "extensions_dir factory host port workers default_skill execution_timeout shutdown_timeout drain_delay "
+    "keep_alive_interval trusted_proxies cors_origins metrics",
+    "Card": "name description version url card_signing_key",
+    "Development": "reload explorer show_exceptions log_level log_format",
+    "Answers": "stream_final data_as_text state_history",
+    "Storage": "store task_store_ttl task_store_max",
+    "Who may call": "auth_type auth_key auth_key_file auth_issuer auth_audience auth_jwks_url auth_id_claim "
+    "auth_roles_claim auth_scopes_claim auth_leeway skill_scopes admin_role audit_log",
+    "Webhooks": "push_notifications allow_insecure_webhooks webhook_secret",
+    "Limits": " ".join(setting.parameter for setting in TABLE if setting.group == "limits"),
+    "TLS": " ".join(setting.parameter for setting in TABLE if setting.group == "tls"),
+}
+
+
+class SectionedCommand(click.Command):
+    """A command whose --help lists the options by section."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        records: dict[str, tuple[str, str]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                records[param.name or ""] = record
+        for section, names in SECTIONS.items():
+            with formatter.section(section):
+                formatter.write_dl([records.pop(name) for name in names.split()])
+        with formatter.section("Other"):
+            formatter.write_dl(list(records.values()))
+
+
+@click.command(
+    "serve", cls=SectionedCommand, epilog=example("apcore-a2a serve agent.py:agent --store sqlite:///tasks.db")
+)
 @click.argument("target", required=False)
-@click.option(
+@serve_option(
     "--extensions-dir",
-    envvar="EXTENSIONS_DIR",
+    variable="EXTENSIONS_DIR",
     default=DEFAULT_DIRECTORY,
     show_default=True,
     metavar="DIR",
@@ -87,16 +130,14 @@ _PROTECTING: Final = (
 @agent_options
 @auth_options
 @tls_options
-@click.option(
+@serve_option(
     "--card-signing-key",
-    envvar="A2A_CARD_SIGNING_KEY",
     metavar="FILE",
     help="Sign the card with this private key (PEM or JSON Web Key).",
 )
 @limit_options
-@click.option(
+@serve_option(
     "--workers",
-    envvar="A2A_WORKERS",
     type=click.IntRange(1, 256),
     default=1,
     show_default=True,
@@ -104,9 +145,8 @@ _PROTECTING: Final = (
 )
 @click.option("--supervised", hidden=True)  # this is the process that --reload has started
 @click.option("--reload", is_flag=True, help="Reload the code when its files change.")
-@click.option(
+@serve_option(
     "--log-format",
-    envvar="A2A_LOG_FORMAT",
     type=click.Choice(get_args(logs.LogFormat)),
     default="text",
     show_default=True,
@@ -119,7 +159,8 @@ def command(**given: Any) -> int:
     file.py:name or package.module:name. The object can be one or several functions, an apcore Registry or Executor, an
     AgentExecutor, or an ASGI application. Without a TARGET, the modules of --extensions-dir are served.
 
-    Every option can also be set by the environment variable beside it. An option on the command line overrides it.
+    Every option can also be set by the environment variable beside it: APCORE_A2A_ and its name. An option on the
+    command line overrides it.
     """
     return _serve(given)
 
@@ -127,7 +168,8 @@ def command(**given: Any) -> int:
 def develop(**given: Any) -> int:
     """Serve TARGET during development.
 
-    The same as serve with --reload, --explorer, --log-level debug, and on this machine only (--host 127.0.0.1).
+    The same as serve with --reload, --explorer, --log-level debug and --show-exceptions, and on this machine only
+    (--host 127.0.0.1).
     """
     return _serve(given)
 
@@ -140,7 +182,7 @@ def _show_variables(params: list[click.Parameter]) -> None:
 
 
 _show_variables(command.params)
-development_command: Final = click.Command(
+development_command: Final = SectionedCommand(
     "dev",
     callback=develop,
     params=command.params,
@@ -152,6 +194,9 @@ development_command: Final = click.Command(
 
 def _serve(given: dict[str, Any]) -> int:
     logs.configure(given["log_level"], given["log_format"], color=sys.stderr.isatty())
+    _reject_old_variables()
+    if not is_loopback(given["host"]) and _source_of("show_exceptions") is ParameterSource.DEFAULT_MAP:
+        given["show_exceptions"] = False  # `dev --host 0.0.0.0`: other machines must not see code
     if given["workers"] > 1 and given["reload"]:
         raise click.ClickException("Give either --workers or --reload, not both.")
     _reject_empty(given)
@@ -204,7 +249,19 @@ def _choose_target(given: dict[str, Any]) -> DirectoryTarget | ObjectTarget:
 
 
 def _is_given(name: str) -> bool:
-    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
+    return _source_of(name) is ParameterSource.COMMANDLINE
+
+
+def _source_of(name: str) -> ParameterSource | None:
+    return click.get_current_context().get_parameter_source(name)
+
+
+def _reject_old_variables() -> None:
+    """Reject variables under their former names: an ignored A2A_STORE would silently lose tasks at the next restart."""
+    for name in (*SETTINGS, *(param.name or "" for param in command.params)):
+        old = f"A2A_{name.upper()}"
+        if old in os.environ:
+            raise click.ClickException(f"the environment variable {old} is now APCORE_{old}")
 
 
 def _serve_modules(extensions: Extensions, given: dict[str, Any], auth: list[Authenticator] | None) -> int:

@@ -10,13 +10,29 @@ from typing import Any, Final, get_args, get_origin
 import click
 
 from apcore_a2a.cli.options import Function, combine
-from apcore_a2a.settings import LOG_LEVELS, TABLE, TLS, Limits, Setting
+from apcore_a2a.settings import LOG_LEVELS, PREFIX, TABLE, TLS, Limits, Setting
 
 DEFAULT_LOG_LEVEL: Final = "info"  # `serve(...)` does not set a level by default
 # The key is `parameter`, which is unique. That of the TLS setting `certfile` is `ssl_certfile`.
 SETTINGS: Final = {setting.parameter: setting for setting in TABLE if setting.flags}
 TLS_SETTINGS: Final = frozenset(setting.parameter for setting in TABLE if setting.group == "tls")
 AUTH_SETTINGS: Final = ("skill_scopes", "admin_role", "audit_log")  # authentication.py has their flags
+
+
+class _Port(click.IntRange):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:  # Any: as in click
+        # Kubernetes sets APCORE_A2A_PORT=tcp://10.0.0.1:8000 in the pods beside a Service that is named apcore-a2a.
+        if str(value).startswith("tcp://"):
+            value = SETTINGS["port"].default
+        return int(super().convert(value, param, ctx))
+
+
+def serve_option(*flags: str, variable: str = "", **attributes: Any) -> Callable[[Function], Function]:
+    """Return an option of `serve` that is not a setting. `variable` is a second environment variable for it."""
+    variables = [PREFIX + flags[0].strip("-").upper().replace("-", "_")]
+    if variable:
+        variables.append(variable)
+    return click.option(*flags, envvar=variables, **attributes)
 
 
 def setting_option(name: str) -> Callable[[Function], Function]:
@@ -36,7 +52,7 @@ def setting_option(name: str) -> Callable[[Function], Function]:
     return click.option(
         *setting.flags,
         setting.parameter,
-        envvar=setting.variable,
+        envvar=list(setting.variables),
         type=_click_type(setting, kind),
         is_flag=is_flag,
         multiple=is_repeated,
@@ -60,7 +76,7 @@ def _click_type(setting: Setting, kind: Any) -> Any:  # Any: what click makes a 
     if setting.choices:
         return click.Choice(setting.choices)
     if setting.name == "port":
-        return click.IntRange(0, 65535)  # so that the error names the flag. Settings check all other bounds
+        return _Port(0, 65535)  # so that the error names the flag. Settings check all other bounds
     return kind if kind in (int, float) else None
 
 

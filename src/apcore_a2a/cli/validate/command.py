@@ -12,7 +12,7 @@ import click
 import msgspec
 from msgspec.structs import replace
 
-from apcore_a2a.cli import options, output
+from apcore_a2a.cli import options, output, rendering
 from apcore_a2a.cli.connection import RecordingTransport, open_recorded_client, run_to_exit_code
 from apcore_a2a.cli.failures import EXIT_FAILED, Failure, explain
 from apcore_a2a.cli.options import CommonOptions
@@ -194,7 +194,7 @@ def _print_report(common: CommonOptions, found: list[Finding]) -> None:
     lines = []
     for finding in found:
         text = f"{finding.id} (A2A {finding.clause}) {finding.message}"
-        lines.append(output.field(LABELS[finding.result], text))
+        lines.append(rendering.field(LABELS[finding.result], text))
     total = f"{counts['fail']} failed, {counts['warn']} warnings, {counts['pass']} passed, {counts['skip']} skipped"
-    lines.append(output.field("Result", total))
+    lines.append(rendering.field("Result", total))
     output.print_result(common, msgspec.json.encode(report), lines)

@@ -125,8 +125,8 @@ def _why_not(error: ssl.SSLError, files: TLSFiles, keyfile: str) -> str:
         return f"The TLS key in {keyfile} is not the key of the certificate in {files.certfile}; check --ssl-keyfile"
     if _is_encrypted(keyfile):
         if files.keyfile_password:
-            return f"The passphrase for the TLS key in {keyfile} is wrong; check A2A_SSL_KEYFILE_PASSWORD"
-        return f"The TLS key in {keyfile} is encrypted; set its passphrase in A2A_SSL_KEYFILE_PASSWORD"
+            return f"The passphrase for the TLS key in {keyfile} is wrong; check APCORE_A2A_SSL_KEYFILE_PASSWORD"
+        return f"The TLS key in {keyfile} is encrypted; set its passphrase in APCORE_A2A_SSL_KEYFILE_PASSWORD"
     if b"PRIVATE KEY-----" not in Path(keyfile).read_bytes():
         return f"There is no private key in {keyfile}; name its file with --ssl-keyfile"
     return f"There is no usable TLS certificate in {files.certfile}; it must be PEM, the server's own certificate first"

@@ -336,7 +336,8 @@ class A2ADiscoveryError(A2AConnectionError):
 class Wire(NamedTuple):
     """The codes of an error: JSON-RPC code, HTTP status, gRPC status, and the reason in google.rpc.ErrorInfo.
 
-    `http` is the status of A2A 1.0.1. `http_v1_0_0` is that of A2A 1.0.0 if it differs.
+    `http` and `grpc` are the statuses of A2A 1.0.1. `http_v1_0_0` and `grpc_v1_0_0` are those of A2A 1.0.0 if they
+    differ.
     """
 
     code: int
@@ -344,6 +345,7 @@ class Wire(NamedTuple):
     grpc: str
     reason: str
     http_v1_0_0: int | None = None
+    grpc_v1_0_0: str | None = None
 
 
 # The codes from -32700 to -32600 are from JSON-RPC (2.0 §5.1). Those from -32001, and all statuses, are from A2A
@@ -356,13 +358,19 @@ WIRE: Final[dict[type[A2AError], Wire]] = {
     InvalidParamsError: Wire(-32602, 400, "INVALID_ARGUMENT", "INVALID_PARAMS"),
     TaskNotFoundError: Wire(-32001, 404, "NOT_FOUND", "TASK_NOT_FOUND"),
     TaskNotCancelableError: Wire(-32002, 400, "FAILED_PRECONDITION", "TASK_NOT_CANCELABLE", 409),
-    PushNotificationNotSupportedError: Wire(-32003, 400, "FAILED_PRECONDITION", "PUSH_NOTIFICATION_NOT_SUPPORTED"),
-    UnsupportedOperationError: Wire(-32004, 400, "FAILED_PRECONDITION", "UNSUPPORTED_OPERATION"),
+    PushNotificationNotSupportedError: Wire(
+        -32003, 400, "FAILED_PRECONDITION", "PUSH_NOTIFICATION_NOT_SUPPORTED", grpc_v1_0_0="UNIMPLEMENTED"
+    ),
+    UnsupportedOperationError: Wire(
+        -32004, 400, "FAILED_PRECONDITION", "UNSUPPORTED_OPERATION", grpc_v1_0_0="UNIMPLEMENTED"
+    ),
     ContentTypeNotSupportedError: Wire(-32005, 400, "INVALID_ARGUMENT", "CONTENT_TYPE_NOT_SUPPORTED", 415),
     InvalidAgentResponseError: Wire(-32006, 500, "INTERNAL", "INVALID_AGENT_RESPONSE", 502),
     ExtendedAgentCardNotConfiguredError: Wire(-32007, 400, "FAILED_PRECONDITION", "EXTENDED_AGENT_CARD_NOT_CONFIGURED"),
     ExtensionSupportRequiredError: Wire(-32008, 400, "FAILED_PRECONDITION", "EXTENSION_SUPPORT_REQUIRED"),
-    VersionNotSupportedError: Wire(-32009, 400, "FAILED_PRECONDITION", "VERSION_NOT_SUPPORTED"),
+    VersionNotSupportedError: Wire(
+        -32009, 400, "FAILED_PRECONDITION", "VERSION_NOT_SUPPORTED", grpc_v1_0_0="UNIMPLEMENTED"
+    ),
     UnauthenticatedError: Wire(-32603, 401, "UNAUTHENTICATED", "UNAUTHENTICATED"),
     OverloadedError: Wire(-32603, 503, "UNAVAILABLE", "OVERLOADED"),
     LimitExceededError: Wire(-32603, 429, "RESOURCE_EXHAUSTED", "LIMIT_EXCEEDED"),

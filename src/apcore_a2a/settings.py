@@ -9,6 +9,7 @@ Invariant: only this module and `app/` know the settings. Other packages receive
 import math
 import sys
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from typing import Annotated, Any, Final, Literal, get_args, get_origin
 from urllib.parse import urlsplit
 
@@ -391,6 +392,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     old_statuses: Annotated[
         bool, Option("Use the HTTP statuses of A2A 1.0.0 where 1.0.1 changed them.", in_python_only=True)
     ] = False
+    grpc: Annotated[
+        bool | None,
+        Option(
+            "Serve gRPC on the same port, and HTTP/2 for all bindings. Needs h2: pip install 'apcore-a2a[grpc]'.",
+            unset="if h2 is installed",
+            flags=("--grpc/--no-grpc",),
+        ),
+    ] = None
     log_level: Annotated[
         str | None,
         Option("Log level.", unset="`info`", variable="LOG_LEVEL"),
@@ -437,6 +446,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         if self.show_exceptions and not is_loopback(self.host):
             raise ValueError(f"show_exceptions reports code to callers: it needs host='127.0.0.1', not {self.host!r}")
         _check_secrets(self.webhook_secret or "")
+        if self.grpc and find_spec("h2") is None:
+            raise ValueError("grpc needs h2: pip install 'apcore-a2a[grpc]'")
         if self.log_level is not None and self.log_level.lower() not in LOG_LEVELS:
             raise ValueError(f"log_level must be one of {', '.join(LOG_LEVELS)}, not {self.log_level!r}")
         return self

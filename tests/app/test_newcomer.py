@@ -178,6 +178,7 @@ class Newcomer:
     def __init__(self, programs: Path, port: str, place: Path) -> None:
         kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
         self._environment = {**kept, "PATH": f"{programs}{os.pathsep}{kept['PATH']}", "XDG_CACHE_HOME": str(place)}
+        self._environment["APCORE_A2A_GRPC"] = "0"  # as without the extra, which the README does not install
         self._programs = programs
         self._port = port
         self._place = place

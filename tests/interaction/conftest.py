@@ -15,7 +15,7 @@ from tests.interaction.peers.process import Process
 from tests.interaction.serving import serving
 from tests.interaction.wire_client import WireClient
 
-WIRES = [(binding, version) for version in ("1.0", "0.3") for binding in ("JSON-RPC", "REST")]
+WIRES = [(binding, version) for version in ("1.0", "0.3") for binding in ("JSON-RPC", "REST", "gRPC")]
 
 
 class Serve(Protocol):
@@ -68,6 +68,13 @@ async def connect(request: pytest.FixtureRequest, serve: Serve) -> AsyncIterator
         async def start(agent: Agent, **options: Any) -> WireClient:
             url = await serve(agent, **options)
             client = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=PATIENCE))
-            return WireClient(client, rest=binding == "REST", version=version)
+            if binding != "gRPC":
+                return WireClient(client, rest=binding == "REST", version=version)
+            pytest.importorskip("grpc", reason="grpcio is not installed: run make setup")
+            from tests.interaction.grpc_client import GRPCClient
+
+            grpc = GRPCClient(client, version=version)
+            stack.push_async_callback(grpc.channel.close)
+            return grpc
 
         yield start

@@ -5,13 +5,14 @@ import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from ssl import SSLContext
-from typing import Any
+from typing import Any, Literal
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from apcore_a2a.app.serve import build_app
-from apcore_a2a.http.server.connection import GuardedProtocol
+from apcore_a2a.http.server.connection import GuardedProtocol, HTTP2Support
+from apcore_a2a.http.traffic import HTTP2_KEY
 from apcore_a2a.protocol.card import AgentCapabilities, AgentCard, AgentSkill
 from tests.fakes import PATIENCE
 
@@ -30,9 +31,15 @@ CARD = AgentCard(
 class _Server(uvicorn.Server):
     """uvicorn without signal handlers and without its pauses at shutdown, with an event for the start of listening."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, http2: HTTP2Support | None) -> None:
         super().__init__(config)
+        self._http2 = http2
         self.listens, self.ends = asyncio.Event(), asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._http2 is not None:
+            self.lifespan.state[HTTP2_KEY] = self._http2
+        await super().startup(sockets)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -69,23 +76,31 @@ async def serving(
     card: AgentCard | None = CARD,
     tls: SSLContext | None = None,
     protocol: type[GuardedProtocol] = GuardedProtocol,
+    http2: HTTP2Support | None = None,
     **options: Any,
 ) -> AsyncIterator[str]:
     """Serve an agent as `serve` does, and yield its address. At the end, stop the runs without a grace period."""
     app = build_app(agent, card=card, **{"shutdown_timeout": 0.1} | options)
-    async with serving_app(app, tls=tls, protocol=protocol) as address:
-        yield address
+    if http2 is None and options.get("grpc") is not False:
+        http2 = HTTP2Support()
+    async with serving_app(app, tls=tls, protocol=protocol, http2=http2) as url:
+        yield url
 
 
 @asynccontextmanager
 async def serving_app(
-    app: ASGIApp, *, tls: SSLContext | None = None, protocol: type[GuardedProtocol] = GuardedProtocol
+    app: ASGIApp,
+    *,
+    tls: SSLContext | None = None,
+    protocol: type[GuardedProtocol] = GuardedProtocol,
+    http2: HTTP2Support | None = None,
+    lifespan: Literal["on", "off"] = "on",
 ) -> AsyncIterator[str]:
-    """Serve an application, and yield its address."""
-    config = uvicorn.Config(app, http=protocol, ws="none", lifespan="on", log_config=None)
+    """Serve any ASGI application, and yield its address."""
+    config = uvicorn.Config(app, http=protocol, ws="none", lifespan=lifespan, log_config=None)
     config.load()
     config.ssl = tls
-    server = _Server(config)
+    server = _Server(config, http2)
     scheme = "http" if tls is None else "https"
     with listen() as listener:
         running = asyncio.create_task(server.serve([listener]))

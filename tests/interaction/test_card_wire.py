@@ -57,11 +57,15 @@ async def test_a_setting_fixes_the_form_of_the_card(
 async def test_a_card_contains_its_address_and_not_the_host_header(agent: httpx.AsyncClient) -> None:
     card = (await agent.get(CARD, headers={"Host": "evil"})).json()
     own = str(agent.base_url)
-    addresses = {(interface["protocolBinding"], interface["url"]) for interface in card["supportedInterfaces"]}
-    assert addresses == {("JSONRPC", f"{own}/"), ("HTTP+JSON", own)}  # clients append paths to the REST address
+    addresses: dict[str, set[tuple[str, str]]] = {"1.0": set(), "0.3": set()}
+    for interface in card["supportedInterfaces"]:
+        addresses[interface["protocolVersion"]].add((interface["protocolBinding"], interface["url"]))
+    http = {("JSONRPC", f"{own}/"), ("HTTP+JSON", own)}  # clients append paths to the REST address
+    assert addresses["1.0"] == {*http, ("GRPC", own.removeprefix("http://"))}  # a target, not a URL
+    assert addresses["0.3"] == {*http, ("GRPC", own)}
     assert card["url"] == f"{own}/"
     old = {(interface["transport"], interface["url"]) for interface in card["additionalInterfaces"]}
-    assert old == addresses
+    assert old == addresses["0.3"]
 
 
 @pytest.mark.parametrize("url", ["https://agent.example/a/", "https://agent.example/a"])

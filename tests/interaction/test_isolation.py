@@ -18,9 +18,11 @@ from apcore_a2a.agent import Caller
 from apcore_a2a.app.application import Application
 from apcore_a2a.app.serve import build
 from apcore_a2a.protocol import model
+from apcore_a2a.protocol.grpc import find_method
 from apcore_a2a.protocol.model import Message, Operation, Part, Role, SendConfiguration, SendMessage
 from tests.fakes import ASKS, COMPLETED, PATIENCE, Gate, ScriptedAgent
 from tests.interaction.conftest import WIRES
+from tests.interaction.grpc_calls import call_app
 from tests.interaction.serving import CARD
 from tests.interaction.wire_client import PATHS, WireClient
 from tests.requirements import requirement
@@ -109,15 +111,16 @@ steps = st.builds(
 class World:
     """An agent, its three callers, and the tasks that each of them has begun."""
 
-    def __init__(self, http: httpx.AsyncClient, agent: ScriptedAgent) -> None:
+    def __init__(self, http: httpx.AsyncClient, app: Application, agent: ScriptedAgent) -> None:
         self._http = http
+        self._app = app
         self._agent = agent
         self._tasks: dict[str, list[str]] = {name: [] for name in NAMES}
         self._messages: dict[str, set[str]] = {name: set() for name in NAMES}
 
     def client(self, name: str, wire: tuple[str, str]) -> WireClient:
         binding, version = wire
-        client = WireClient(self._http, rest=binding == "REST", version=version)
+        client = WireClient(self._http, rest=binding != "JSON-RPC", version=version)
         if name == "anonymous":
             return client
         return client.as_caller(name)
@@ -173,10 +176,23 @@ class World:
             answer = await self._send(self._request(step, task_id))
             assert find_task(answer.json())["id"] == task_id
 
-    async def _answer(self, step: Step, task_id: str) -> tuple[int, dict[str, str], bytes]:
+    async def _answer(self, step: Step, task_id: str) -> tuple[object, object, bytes]:
         """Return status, headers and body with the task's id removed: the rest must not depend on the task."""
+        if step.wire[0] == "gRPC":
+            return await self._grpc_answer(step, task_id)
         answer = await self._send(self._request(step, task_id))
         return answer.status_code, dict(answer.headers), answer.content.replace(task_id.encode(), b"?" * 36)
+
+    async def _grpc_answer(self, step: Step, task_id: str) -> tuple[object, object, bytes]:
+        path, method = find_method(step.wire[1], step.operation)
+        headers = self.client(step.who, step.wire).headers
+        if step.last_event_id:
+            headers = {**headers, "Last-Event-ID": step.last_event_id}
+        message = method.encode_request(_value(step.operation, task_id))
+        answer = await call_app(self._app, path, message, headers)
+        headers_only = repr(answer.headers).replace(task_id, "?" * 36)
+        known = task_id.encode()
+        return answer.details.replace(known, b"?" * 36), headers_only, answer.body.replace(known, b"?" * 36)
 
     def _request(self, step: Step, task_id: str) -> httpx.Request:
         client = self.client(step.who, step.wire)
@@ -251,7 +267,7 @@ async def world() -> AsyncIterator[World]:
     try:
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
-            yield World(http, agent)
+            yield World(http, app, agent)
     finally:
         await app.close()
 

@@ -78,7 +78,9 @@ async def test_the_history_has_the_requested_length(connect: Connect) -> None:
     said = [message.parts[0].text for message in (await client.get(task.id)).history]
     assert [text for text in said if text != "What next?"] == ["one", "two", "three"]
     assert len((await client.get(task.id, history_length=2)).history) == 2
-    assert (await client.get(task.id, history_length=0)).history == []
+    history = (await client.get(task.id, history_length=0)).history
+    # In the protocol buffers of 0.3 the field is not optional, and 0 means everything.
+    assert bool(history) == (client.version == "0.3" and client.is_grpc)
 
 
 # ---- conversations -----------------------------------------------------------------------------------------------
@@ -247,6 +249,9 @@ async def test_a_task_that_has_ended_cannot_be_canceled(connect: Connect) -> Non
 
 async def test_without_authentication_there_is_no_extended_card(connect: Connect) -> None:
     client = await connect(ScriptedAgent())
+    if client.version == "0.3" and client.is_grpc:
+        assert (await client.extended_card()).name == "scripted"  # its GetAgentCard returns the public card
+        return
     with pytest.raises(Refused) as refused:
         await client.extended_card()
     assert refused.value.code == (UNSUPPORTED if client.version == "1.0" else NO_EXTENDED_CARD)

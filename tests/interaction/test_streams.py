@@ -48,7 +48,7 @@ async def test_a_stream_begins_with_the_task_before_the_agent_runs(connect: Conn
     gate = Gate()
     client = await connect(ScriptedAgent({"hi": (gate, COMPLETED)}))
     async with client.stream("hi") as stream:
-        assert stream.headers["content-type"] == "text/event-stream"
+        assert stream.headers["content-type"] == client.stream_media
         assert shape(await stream.next()) == ("task", "submitted")
         assert shape(await stream.next()) == "working"
         gate.open()
@@ -64,8 +64,9 @@ async def test_a_stream_sends_all_events_in_order_and_ends(connect: Connect) -> 
     assert [shape(event) for _, event in received] == [("task", "submitted"), "working", "a", "b", "c", "completed"]
     chunks = [event for _, event in received if isinstance(event, ArtifactUpdate)]
     assert [(one.append, one.last_chunk) for one in chunks] == [(False, False), (True, False), (True, True)]
-    ids = [int(id) for id, _ in received]
-    assert ids == list(range(ids[0], ids[0] + len(ids)))
+    if client.has_event_ids:
+        ids = [int(id) for id, _ in received]
+        assert ids == list(range(ids[0], ids[0] + len(ids)))
 
 
 async def test_every_event_of_a_stream_names_its_task(connect: Connect) -> None:
@@ -222,7 +223,7 @@ async def test_with_last_event_id_0_3_replays_missed_events_and_1_0_sends_a_snap
         first, _, a = [await anext(events) for _ in range(3)]
         assert isinstance(first.event, Task) and shape(a.event) == "a"
         await gate.reached()
-        async with client.subscribe(first.event.id, Last_Event_ID=a.id) as again:
+        async with client.subscribe(first.event.id, Last_Event_ID=a.id or "3") as again:  # gRPC has no ids
             first_again = shape(await again.next())
             gate.open()
             assert [first_again, *await rest_of(again)] == (
@@ -244,7 +245,7 @@ async def test_with_last_event_id_0_3_replays_the_missed_events_of_an_ended_task
             async with client.subscribe(task_id, Last_Event_ID=received[2][0]):
                 pass
         return
-    async with client.subscribe(task_id, Last_Event_ID=received[2][0]) as again:
+    async with client.subscribe(task_id, Last_Event_ID=received[2][0] or "3") as again:  # gRPC has no ids
         missed = [(one.id, shape(one.event)) async for one in again]
     # The memory store keeps an ended task without its events. The missed events are part of the task.
     assert missed == (received[3:] if store == "sqlite" else [(received[-1][0], ("task", "completed"))])

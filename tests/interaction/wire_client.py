@@ -98,6 +98,10 @@ class Stream:
 class WireClient:
     """A client with a binding, a version and an address."""
 
+    stream_media = "text/event-stream"
+    has_event_ids = True
+    is_grpc = False
+
     def __init__(self, http: httpx.AsyncClient, *, rest: bool, version: str) -> None:
         self.http, self.rest, self.version = http, rest, version
         self.dialect: Dialect = v1 if version == "1.0" else v03_rest if rest else v03

@@ -13,7 +13,7 @@ from a2a.utils.errors import A2A_ERROR_MAPPING, JSON_RPC_ERROR_CODE_MAP
 from google.api.field_behavior_pb2 import REQUIRED, field_behavior  # type: ignore[import-untyped]  # has no stubs
 from google.protobuf.json_format import MessageToJson, ParseDict
 from google.protobuf.message import Message as ProtoMessage
-from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]  # has no stubs
+from google.rpc import error_details_pb2, status_pb2
 from hypothesis import assume, given
 
 from apcore_a2a import errors

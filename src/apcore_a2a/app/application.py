@@ -328,6 +328,7 @@ def _card_endpoint(parts: Parts, settings: Settings) -> CardEndpoint:
         mode=settings.card_mode,
         proxies=settings.trusted_proxies,
         signer=parts.signer,
+        grpc=settings.grpc,
     )
 
 

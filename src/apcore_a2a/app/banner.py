@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from importlib.util import find_spec
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -129,7 +130,7 @@ def _facts(app: Application, settings: Settings, listening: str, reload: str) ->
     root = address.rstrip("/")
     authentication = ", ".join(_KINDS.get(name, name) for name in card.security_schemes or ()) or "none"
     facts = {
-        "agent": f"{address}  (A2A 1.0 and 0.3, JSON-RPC and REST)",
+        "agent": f"{address}  (A2A 1.0 and 0.3, {_bindings(settings)})",
         "card": f"{root}/.well-known/agent-card.json",
     }
     if settings.explorer:
@@ -140,6 +141,12 @@ def _facts(app: Application, settings: Settings, listening: str, reload: str) ->
     if reload:
         facts["reload"] = reload
     return facts
+
+
+def _bindings(settings: Settings) -> str:
+    if settings.grpc is False or find_spec("h2") is None:
+        return "JSON-RPC and REST"
+    return "JSON-RPC, REST and gRPC"
 
 
 def _store(app: Application, settings: Settings) -> str:

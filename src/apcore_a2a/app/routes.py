@@ -3,6 +3,7 @@
 Invariant: every route requires authentication, except the public routes, which are named exactly.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -11,7 +12,7 @@ from msgspec import Struct
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from apcore_a2a.app.access import AuditedRoute, AuthMiddleware
 from apcore_a2a.auth.audit import AuditLog
@@ -43,6 +44,7 @@ logger = logging.getLogger(__name__)
 
 # With authentication, an anonymous caller has a tenth of the limits of an authenticated caller.
 ANONYMOUS_DIVISOR: Final = 10
+GRPC_HEALTH: Final = "/grpc.health.v1.Health/"
 CORS_HEADERS: Final = (
     "A2A-Version",
     "A2A-Extensions",
@@ -68,11 +70,39 @@ class Served(Struct, frozen=True, kw_only=True):
 
 def pipeline(served: Served) -> ASGIApp:
     """Return the ASGI application: origin check, CORS, then the route. Only public routes need no authentication."""
-    engine = served.engine
-    cards = served.cards
     settings = served.settings
     limits = settings.limits
     limited = _rate_limit(served)
+    rest = limited(
+        RESTBinding(
+            served.engine,
+            locate=served.cards.at,
+            max_values=limits.max_json_values,
+            max_body=limits.max_request_bytes,
+            old_statuses=settings.old_statuses,
+        )
+    )
+    # Around each endpoint, not around the dispatch: the endpoint that was looked up contains its authentication. No
+    # spelling of a path can select one route for the authentication and another one behind it.
+    rest = _with_auth(rest, served)
+    routes = _public_routes(served)
+    explorer = settings.explorer_prefix if settings.explorer else ""
+    routes["GET", "/"] = FrontPage(served.cards, explorer=explorer, otherwise=rest)
+    for route, endpoint in _protected_routes(served, limited).items():
+        routes[route] = _with_auth(endpoint, served)
+    grpc = None
+    if settings.grpc is not False:
+        calls = limited(_LazyEndpoint(lambda: _grpc_binding(served)))
+        grpc = _grpc_dispatch(_with_auth(calls, served), served)
+    dispatch = Dispatch(routes, rest, grpc=grpc, on_request=_counter(served.metrics))
+    return _behind_gates(dispatch, settings, served.auth)
+
+
+def _protected_routes(served: Served, limited: Callable[[ASGIApp], ASGIApp]) -> dict[tuple[str, str], ASGIApp]:
+    """Return the routes that need authentication, by method and path, without the authentication."""
+    engine = served.engine
+    cards = served.cards
+    limits = served.settings.limits
     rpc = JSONRPCBinding(engine, locate=cards.at, max_values=limits.max_json_values, max_body=limits.max_request_bytes)
     routes: dict[tuple[str, str], ASGIApp] = {
         ("POST", "/"): limited(rpc),
@@ -82,30 +112,67 @@ def pipeline(served: Served) -> ASGIApp:
         webhooks = _with_audit(limited(WebhooksEndpoint(engine.webhooks)), served.audit)
         routes["GET", PATH] = webhooks
         routes["POST", REDELIVER_PATH] = webhooks
-    if _has_inbox(settings):
+    if _has_inbox(served.settings):
         inbox = limited(Inbox())
         for method in ("GET", "POST", "DELETE"):
-            routes[method, f"{settings.explorer_prefix}/inbox"] = inbox
-    rest = limited(
-        RESTBinding(
-            engine,
-            locate=cards.at,
-            max_values=limits.max_json_values,
-            max_body=limits.max_request_bytes,
-            old_statuses=settings.old_statuses,
-        )
+            routes[method, f"{served.settings.explorer_prefix}/inbox"] = inbox
+    return routes
+
+
+def _with_auth(app: ASGIApp, served: Served) -> ASGIApp:
+    if served.auth is None:
+        return app
+    return AuthMiddleware(app, served.auth, audit=served.audit)
+
+
+class _LazyEndpoint:
+    """An endpoint whose code is loaded with its first request, on a thread."""
+
+    def __init__(self, load: Callable[[], ASGIApp]) -> None:
+        self._load = load
+        self._app: ASGIApp | None = None
+        self._loading = asyncio.Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._app
+        if app is None:
+            app = await self._load_once()
+        await app(scope, receive, send)
+
+    async def _load_once(self) -> ASGIApp:
+        async with self._loading:
+            if self._app is None:
+                self._app = await asyncio.to_thread(self._load)
+            return self._app
+
+
+def _grpc_binding(served: Served) -> ASGIApp:
+    from apcore_a2a.http.grpc import GRPCBinding  # loads the tables of message types, which only gRPC needs
+
+    limits = served.settings.limits
+    return GRPCBinding(
+        served.engine,
+        served.cards,
+        max_values=limits.max_json_values,
+        max_body=limits.max_request_bytes,
+        old_statuses=served.settings.old_statuses,
     )
-    if served.auth is not None:
-        # Around each endpoint, not around the dispatch: the endpoint that was looked up contains its authentication. No
-        # spelling of a path can select one route for the authentication and another one behind it.
-        for route, endpoint in routes.items():
-            routes[route] = AuthMiddleware(endpoint, served.auth, audit=served.audit)
-        rest = AuthMiddleware(rest, served.auth, audit=served.audit)
-    public = _public_routes(served)
-    explorer = settings.explorer_prefix if settings.explorer else ""
-    public["GET", "/"] = FrontPage(cards, explorer=explorer, otherwise=rest)
-    dispatch = Dispatch({**public, **routes}, rest, on_request=_counter(served.metrics))
-    return _behind_gates(dispatch, settings, served.auth)
+
+
+def _grpc_health(served: Served) -> ASGIApp:
+    from apcore_a2a.http.grpc import GRPCHealth  # as above
+
+    return GRPCHealth(served.health)
+
+
+def _grpc_dispatch(calls: ASGIApp, served: Served) -> Callable[[str], ASGIApp]:
+    """Return the endpoint of a gRPC method by its path. Health is public, as over HTTP."""
+    health = _LazyEndpoint(lambda: _grpc_health(served))
+
+    def find(path: str) -> ASGIApp:
+        return health if path.startswith(GRPC_HEALTH) else calls
+
+    return find
 
 
 def _counter(metrics: Metrics | None) -> Callable[[], None] | None:

@@ -29,10 +29,10 @@ from apcore_a2a.auth.authenticator import Authenticator, as_authenticator
 from apcore_a2a.auth.scopes import ScopedAgent, SkillScopes
 from apcore_a2a.engine.context import Interceptor
 from apcore_a2a.http.card import CardSigner
-from apcore_a2a.http.server.connection import GuardedProtocol
+from apcore_a2a.http.server.connection import GuardedProtocol, HTTP2Support
 from apcore_a2a.http.server.server import Server
 from apcore_a2a.http.server.tls import BadTLSFiles, RenewedContext, TLSFiles
-from apcore_a2a.http.traffic import Traffic
+from apcore_a2a.http.traffic import HTTP2_KEY, Traffic
 from apcore_a2a.protocol.card import AgentCard, CardMode
 from apcore_a2a.protocol.lifecycle import StreamFinal
 from apcore_a2a.settings import TLS, Limits, Settings, new_keyword
@@ -98,6 +98,7 @@ class ServeOptions(TypedDict, total=False):
     keep_alive_interval: float
     card_mode: CardMode
     old_statuses: bool
+    grpc: bool | None
     log_level: str | None
     limits: Limits
     tls: TLS | None
@@ -186,8 +187,9 @@ def run_at(
     if isinstance(app, Application | Site):
         lifespan = "on"
         ws = "none"  # a WebSocket handshake is answered as any other request
+    http2 = _http2_support(settings)
     try:
-        tls = _tls_context(settings)
+        tls = _tls_context(settings, http2)
     except BadTLSFiles as error:
         return str(error)
     config = uvicorn.Config(
@@ -205,7 +207,18 @@ def run_at(
         log_config=log_config,
         timeout_graceful_shutdown=int(settings.shutdown_timeout) + LAST_ANSWERS,
     )
-    return Server(config, drain_delay=settings.drain_delay, tls=tls, on_started=on_started).run_to_end(sockets)
+    state: dict[str, object] = {}
+    if http2 is not None:
+        state[HTTP2_KEY] = http2
+    server = Server(config, drain_delay=settings.drain_delay, tls=tls, state=state, on_started=on_started)
+    return server.run_to_end(sockets)
+
+
+def _http2_support(settings: Settings) -> HTTP2Support | None:
+    """Return the support of HTTP/2, or None if it is turned off."""
+    if settings.grpc is False:
+        return None
+    return HTTP2Support()
 
 
 def _server_headers(settings: Settings) -> list[tuple[str, str]]:
@@ -216,7 +229,7 @@ def _server_headers(settings: Settings) -> list[tuple[str, str]]:
     return [("strict-transport-security", "max-age=31536000")]
 
 
-def _tls_context(settings: Settings) -> RenewedContext | None:
+def _tls_context(settings: Settings, http2: HTTP2Support | None) -> RenewedContext | None:
     tls = settings.tls
     if tls is None:
         return None
@@ -226,6 +239,7 @@ def _tls_context(settings: Settings) -> RenewedContext | None:
         keyfile_password=tls.keyfile_password,
         ca_certs=tls.ca_certs,
         client_certs=tls.client_certs,
+        http2=http2 is not None and http2.is_installed,
     )
     return RenewedContext(files)
 

@@ -4,9 +4,9 @@ import asyncio
 import io
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Final
+from typing import Final, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -50,6 +50,7 @@ MAX_KEY: Final = 256  # characters of an Idempotency-Key
 JSON: Final = b"application/json"
 A2A_JSON: Final = b"application/a2a+json"
 EVENT_STREAM: Final = b"text/event-stream"
+GRPC: Final = b"application/grpc"
 CLOSE: Final = ((b"connection", b"close"),)  # the rest of the request is not read
 RETRY: Final = ((b"retry-after", b"1"),)
 CLIENT_KEY: Final = "a2a.client"  # in a scope: the client behind a trusted proxy. `client` is the proxy
@@ -219,6 +220,16 @@ def client_of(scope: Scope) -> tuple[str, int] | None:
     return client
 
 
+def is_grpc(scope: Scope) -> bool:
+    """Whether a request is a gRPC call, which has trailers in its response. HTTP/1.1 has none that clients read."""
+    if scope["http_version"] not in ("2", "3"):
+        return False
+    for name, value in scope["headers"]:
+        if name == b"content-type":
+            return bool(value.startswith(GRPC))
+    return False
+
+
 def media_type(request: Inbound) -> bytes:
     given = request.headers.get(b"content-type", b"")
     if given == JSON:  # the usual value
@@ -331,12 +342,33 @@ async def refuse_early(
     """Reject a request before its binding sees it, in the format of that binding: JSON-RPC for POST /, else REST."""
     request = inbound(scope)
     request.note_refusal(error, reason)
+    if is_grpc(scope):
+        await _refuse_call(send, error, headers)
+        return
     dialect = request.error_dialect()
     if scope["method"] == "POST" and path_of(scope) == "/":
         body = jsonrpc.format_error(jsonrpc.NULL, request.encode_error(error, dialect))
     else:
         body = request.encode_rest_error(error, REST_DIALECTS[dialect.VERSION], status)
     await respond(send, status, body, headers=headers)
+
+
+async def _refuse_call(send: Send, error: A2AError, headers: Headers) -> None:
+    from apcore_a2a.protocol.grpc import error_status  # only gRPC needs the tables of message types, 10 ms
+
+    await send_status(send, [*error_status(error), *headers])
+
+
+async def send_status(send: Send, status: Sequence[tuple[bytes, bytes]]) -> None:
+    """Answer a gRPC call with a status and no message.
+
+    The status is in trailers. gRPC also allows it in the headers, if they end the response, but not every ASGI server
+    writes such a response as one frame.
+    """
+    start = [(b"content-type", GRPC)]
+    await send({"type": "http.response.start", "status": 200, "headers": start, "trailers": True})
+    await send({"type": "http.response.body", "body": b""})
+    await send({"type": "http.response.trailers", "headers": status})
 
 
 def error_headers(error: A2AError) -> Headers:
@@ -369,6 +401,17 @@ async def _until_disconnect(receive: Receive) -> None:
             raise _Disconnected
 
 
+class StreamWriter(Protocol):
+    """Writes the events of a stream in the form of a binding."""
+
+    async def begin(self) -> None: ...
+
+    async def write(self, batch: list[LogEntry]) -> None:
+        """Write events. An empty batch means that there was none for the keep-alive interval."""
+
+    async def end(self, *, is_cut: bool) -> None: ...
+
+
 async def send_stream(
     stream: Events, receive: Receive, send: Send, dialect: Dialect, *, head: bytes = b"", tail: bytes = b""
 ) -> None:
@@ -376,9 +419,13 @@ async def send_stream(
 
     `head` and `tail` are written around each event: JSON-RPC's envelope.
     """
-    writer = _EventWriter(send, dialect, head, tail)
+    await write_stream(stream, receive, _EventWriter(send, dialect, head, tail))
+
+
+async def write_stream(stream: Events, receive: Receive, writer: StreamWriter) -> None:
+    """Write a stream until it ends or the client disconnects. Events that are ready together are written together."""
     try:
-        await send({"type": "http.response.start", "status": 200, "headers": [*_STREAM_HEADERS]})
+        await writer.begin()
         ready = stream.take()
         if ready:  # before the task that waits for a disconnect starts: the first event is urgent
             await writer.write(ready)
@@ -395,8 +442,7 @@ async def send_stream(
                     await writer.write(batch)
                     if len(batch) == READ_AT_ONCE:
                         await asyncio.sleep(0)  # otherwise a fast client would keep this loop from yielding
-            last = RECONNECT if stream.is_cut else b""
-            await send({"type": "http.response.body", "body": last})
+            await writer.end(is_cut=stream.is_cut)
             listener.cancel()
     except* _Disconnected:
         logger.debug("stream closed by its client")
@@ -443,6 +489,12 @@ class _EventWriter:
         self._dialect = dialect
         self._head = head
         self._tail = tail
+
+    async def begin(self) -> None:
+        await self._send({"type": "http.response.start", "status": 200, "headers": [*_STREAM_HEADERS]})
+
+    async def end(self, *, is_cut: bool) -> None:
+        await self._send({"type": "http.response.body", "body": RECONNECT if is_cut else b""})
 
     async def write(self, batch: list[LogEntry]) -> None:
         """Write entries, or a keep-alive comment if there are none."""

@@ -9,6 +9,7 @@ import time
 from email.utils import formatdate
 from html import escape
 from typing import Final, Protocol
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from apcore_a2a.engine.engine import Engine
 from apcore_a2a.errors import A2AError, ExtendedAgentCardNotConfiguredError, UnsupportedOperationError, wire
 from apcore_a2a.http.asgi import Headers, Inbound, error_headers, inbound, internal, refuse_early, respond
-from apcore_a2a.http.traffic import TrustedProxies
+from apcore_a2a.http.traffic import HTTP2_KEY, TrustedProxies
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.card import AgentCard, AgentInterface, CardMode
 from apcore_a2a.protocol.model import GetExtendedCard, Operation
@@ -69,15 +70,32 @@ async def _send_form(form: _Form, request: Inbound, send: Send) -> None:
         await respond(send, 200, form.body, cache=form.headers)  # the server omits the body for HEAD
 
 
-def interfaces(base: str) -> tuple[AgentInterface, ...]:
+def interfaces(base: str, *, grpc: bool = False) -> tuple[AgentInterface, ...]:
     """Return the interfaces of this server: every binding and version at one address, the preferred one first."""
     rest = base.rstrip("/")  # clients append paths, some without checking for a slash at the end
+    target = _grpc_target(base)
+    # 1.0 has a bare target of gRPC, host:port. 0.3.0 §5.6 requires a URL.
+    grpc_v1 = AgentInterface(url=target, protocol_binding="GRPC", protocol_version="1.0")
+    grpc_v03 = AgentInterface(url=rest, protocol_binding="GRPC", protocol_version="0.3")
+    has_grpc = grpc and bool(target)
     return (
         AgentInterface(url=base, protocol_binding="JSONRPC", protocol_version="1.0"),
         AgentInterface(url=rest, protocol_binding="HTTP+JSON", protocol_version="1.0"),
+        *((grpc_v1,) if has_grpc else ()),
         AgentInterface(url=base, protocol_binding="JSONRPC", protocol_version="0.3"),
         AgentInterface(url=rest, protocol_binding="HTTP+JSON", protocol_version="0.3"),
+        *((grpc_v03,) if has_grpc else ()),
     )
+
+
+def _grpc_target(base: str) -> str:
+    """Return host:port, or an empty string for an address with a path: the paths of gRPC's methods are fixed."""
+    parts = urlsplit(base)
+    if parts.path.strip("/"):
+        return ""
+    if parts.port is not None:
+        return parts.netloc
+    return f"{parts.netloc}:{443 if parts.scheme == 'https' else 80}"
 
 
 class CardSigner(Protocol):
@@ -109,14 +127,18 @@ class CardEndpoint:
         mode: CardMode = "auto",
         proxies: tuple[str, ...] = (),
         signer: CardSigner | None = None,
+        grpc: bool | None = None,
     ) -> None:
+        """`grpc`: whether the card offers gRPC. None: if the server of the request has announced HTTP/2."""
         self.card = card
+        self._grpc = grpc
         self.signer = signer
         self._url = url
         self._mode = mode
         self._proxies = TrustedProxies(proxies)
         self._modified = time.time()
-        self._forms: dict[str, dict[str, _Form]] = {}  # by address, then by the name of the form
+        # By address and whether the card offers gRPC, then by the name of the form.
+        self._forms: dict[tuple[str, bool], dict[str, _Form]] = {}
 
     def replace(self, card: AgentCard) -> None:
         """Serve another card from now on."""
@@ -128,7 +150,7 @@ class CardEndpoint:
         """Return a card with the address at which it is served, signed if there is a signer."""
         address = self._address(scope)
         if not card.supported_interfaces:
-            card = replace(card, supported_interfaces=interfaces(address))
+            card = replace(card, supported_interfaces=interfaces(address, grpc=self._offers_grpc(scope)))
         if self.signer is None:
             return card
         return self.signer.sign(card, form, address)
@@ -144,13 +166,20 @@ class CardEndpoint:
         address = ""
         if not self.card.supported_interfaces or self.signer is not None:
             address = self._address(scope)
-        if address not in self._forms:
+        key = (address, self._offers_grpc(scope))
+        if key not in self._forms:
             if len(self._forms) >= MAX_ADDRESSES:
                 self._forms.clear()
-            self._forms[address] = {
+            self._forms[key] = {
                 form: _form(encode(self.at(self.card, scope, form)), self._modified) for form, encode in _ENCODERS
             }
-        return self._forms[address]
+        return self._forms[key]
+
+    def _offers_grpc(self, scope: Scope) -> bool:
+        if self._grpc is not None:
+            return self._grpc
+        support = (scope.get("state") or {}).get(HTTP2_KEY)
+        return support is not None and bool(support.is_installed)
 
     def _address(self, scope: Scope) -> str:
         """Return the URL at which the client reached this server, from the socket and trusted proxies only."""

@@ -66,6 +66,10 @@ class HealthEndpoint:
         state = {"status": "healthy", "module_count": self._count_modules(), "uptime_seconds": self._uptime()}
         await respond(send, 200, encode(state))
 
+    async def is_ready(self) -> bool:
+        """Return whether new work is accepted and the store is healthy."""
+        return not await self._problem()
+
     async def answer_while_starting(self, scope: Scope, send: Send) -> None:
         """Answer a health request before the store is open."""
         if path_of(scope) == LIVE:

@@ -9,7 +9,17 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from apcore_a2a.errors import InvalidRequestError
-from apcore_a2a.http.asgi import A2A_JSON, CLIENT_KEY, CLOSE, JSON, inbound, media_type, path_of, refuse_early
+from apcore_a2a.http.asgi import (
+    A2A_JSON,
+    CLIENT_KEY,
+    CLOSE,
+    JSON,
+    inbound,
+    is_grpc,
+    media_type,
+    path_of,
+    refuse_early,
+)
 from apcore_a2a.http.traffic import CERTIFICATE_KEY, TrustedProxies
 from apcore_a2a.web import is_loopback
 
@@ -244,13 +254,20 @@ class Dispatch:
         routes: Mapping[tuple[str, str], ASGIApp],
         rest: ASGIApp,
         *,
+        grpc: Callable[[str], ASGIApp] | None = None,
         on_request: Callable[[], None] | None = None,
     ) -> None:
+        """`grpc` returns the endpoint of a gRPC method by its path. Without it, calls are requests like any other."""
         self._routes = routes
         self._rest = rest
+        self._grpc = grpc
         self._on_request = on_request
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if self._on_request is not None:
             self._on_request()
-        return self._routes.get((scope["method"], path_of(scope)), self._rest)(scope, receive, send)
+        path = path_of(scope)
+        endpoint = self._routes.get((scope["method"], path), self._rest)
+        if endpoint is self._rest and self._grpc is not None and is_grpc(scope):
+            endpoint = self._grpc(path)
+        return endpoint(scope, receive, send)

@@ -32,6 +32,7 @@ if sys.platform != "win32":
     import resource
 
 KEY: Final = "a2a.traffic"  # in the lifespan state, where the connections of a server find it
+HTTP2_KEY: Final = "a2a.http2"  # there too: `HTTP2Support`, if the server speaks HTTP/2
 CERTIFICATE_KEY: Final = "a2a.client_certificate"  # where a connection puts its client's certificate, in DER
 MIB: Final = 1024 * 1024
 MAX_BODY: Final = 10 * MIB  # of one request
@@ -154,6 +155,16 @@ class Traffic:
         left = reader.unread()
         self._unread[reader] = left
         self.answer_bytes += left
+        if self.answer_bytes > self.max_answer_bytes:
+            self._make_room()
+
+    def reader_holds(self, reader: Reader, *, has_progressed: bool) -> None:
+        """Record the unread bytes of a reader with several responses. Without progress it keeps its place."""
+        if has_progressed:
+            self.reader_done(reader)
+        left = reader.unread()
+        self.answer_bytes += left - self._unread.get(reader, 0)
+        self._unread[reader] = left
         if self.answer_bytes > self.max_answer_bytes:
             self._make_room()
 

@@ -73,6 +73,13 @@ def convert_request(operation: Operation, params: dict[str, Any]) -> Value:
     return request
 
 
+def convert_fields(operation: Operation, fields: dict[str, Any]) -> Value:
+    """Return the typed request from the decoded fields of a message in protocol buffers."""
+    request: Value = decoding.convert(fields, SHAPES[operation].request)
+    _check_push_config_id(request)
+    return request
+
+
 def _check_push_config_id(request: Value) -> None:
     # The model does not require it, because it is optional in 0.3.
     if isinstance(request, PushConfigRef) and not request.id:

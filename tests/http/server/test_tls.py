@@ -85,7 +85,9 @@ async def test_the_card_of_a_server_with_tls_says_https_and_our_client_calls_it(
     async with serving(AGENT, tls=authority.context()) as url:
         async with client(url, authority.trusting()) as http:
             card = (await http.get("/.well-known/agent-card.json")).json()
-            assert [interface["url"] for interface in card["supportedInterfaces"]] == [f"{url}/", url] * 2
+            target = url.removeprefix("https://")
+            urls = [f"{url}/", url, target, f"{url}/", url, url]  # 1.0 has a bare target for gRPC
+            assert [interface["url"] for interface in card["supportedInterfaces"]] == urls
             async with A2AClient(url, http=http) as agent:
                 task = await agent.send_message("hello")
                 assert isinstance(task, Task) and task.status.state is TaskState.COMPLETED

@@ -1,16 +1,22 @@
-"""uvicorn's HTTP protocol with limits: coalesced writes, HTTP/1.1 only, and a timeout for every wait."""
+"""uvicorn's HTTP protocol with limits: coalesced writes, no upgrades, and a timeout for every wait.
+
+A connection that begins with the preface of HTTP/2 is handed over to `HTTP2Connection`.
+"""
 
 import asyncio
 import logging
 import ssl
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
+from importlib.util import find_spec
 from typing import Any, ClassVar, Final
 
 import httptools
 from msgspec import Struct
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from apcore_a2a.http.traffic import CERTIFICATE_KEY, KEY, Room, Traffic
+from apcore_a2a.http.server.exchange import AcceptedConnection
+from apcore_a2a.http.traffic import CERTIFICATE_KEY, HTTP2_KEY, KEY, Room, Traffic
 from apcore_a2a.web import NO_STORE, SAFE
 
 # A connection is closed if its headers are too slow or too large, if its client goes on sending a body after the
@@ -65,6 +71,33 @@ _UVICORN: Final = logging.getLogger("uvicorn.error.connections")
 _UVICORN.addFilter(lambda record: record.levelno >= logging.ERROR)
 
 
+PRI: Final = b"PRI "  # how the preface of HTTP/2 begins. No method of HTTP/1.1 has this name
+Opener = Callable[[AcceptedConnection], asyncio.Protocol]
+
+
+class HTTP2Support:
+    """Whether and how a server speaks HTTP/2. The code for it is loaded with the first connection that uses it."""
+
+    def __init__(self) -> None:
+        self.is_installed = find_spec("h2") is not None
+        self.opener: Opener | None = None
+        self._has_logged = False
+
+    def load(self) -> Opener:
+        """Load the code, which takes a tenth of a second. Called on a thread."""
+        from apcore_a2a.http.server.http2 import HTTP2Connection  # an optional extra
+
+        self.opener = HTTP2Connection
+        return HTTP2Connection
+
+    def log_missing(self) -> None:
+        """Log once that a client needs HTTP/2."""
+        if not self._has_logged:
+            self._has_logged = True
+            text = "a client asked for HTTP/2, as gRPC clients do, which needs h2: pip install 'apcore-a2a[grpc]'"
+            logging.getLogger(__name__).warning(text)
+
+
 class GuardedProtocol(HttpToolsProtocol):
     """uvicorn's HTTP protocol with limits. A request that arrives in one piece costs four comparisons."""
 
@@ -83,8 +116,13 @@ class GuardedProtocol(HttpToolsProtocol):
         self._guard_bytes = 0
         self._guard_unread_timeout = self.timeouts.unread
         self._guard_is_stopping = False
+        self._guard_first = b""  # the first bytes, as long as they may be those of HTTP/2
+        self._guard_is_http1 = False
+        self._guard_transport: Any = None  # Any: asyncio's or uvloop's, with or without TLS
+        self._guard_is_lost = False
 
     def connection_made(self, transport: Any) -> None:
+        self._guard_transport = transport
         super().connection_made(CoalescingTransport(transport))  # type: ignore[arg-type]  # it delegates all other attributes
         tls = transport.get_extra_info("ssl_object")
         if tls is not None and tls.context.verify_mode is not ssl.CERT_NONE:
@@ -105,6 +143,10 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         before: Any = self.scope  # Any: None before the first request, like the cycle
+        if before is None:
+            data = self._guard_first_data(data)
+            if not data:
+                return
         HttpToolsProtocol.data_received(self, data)
         cycle: Any = self.cycle
         if cycle is not None and cycle.scope is self.scope:  # a cycle exists once the headers are complete
@@ -133,10 +175,62 @@ class GuardedProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._guard_is_lost = True
         self._guard_stop_header_timer()
         self._guard_stop_watching()
         self._guard_traffic.connection_closed(self._guard_address)
         super().connection_lost(exc)
+
+    # ---- HTTP/2 ---------------------------------------------------------------------------------------------------
+
+    def _guard_first_data(self, data: bytes) -> bytes:
+        """Return the first data for HTTP/1.1. Return nothing if it belongs to HTTP/2, or may still do so."""
+        if self._guard_is_http1:
+            return data
+        data = self._guard_first + data
+        if len(data) < len(PRI) and PRI.startswith(data):
+            self._guard_first = data
+            return b""
+        self._guard_first = b""
+        self._guard_is_http1 = True
+        support: HTTP2Support | None = self.app_state.get(HTTP2_KEY)
+        if support is None or not data.startswith(PRI):
+            return data
+        if not support.is_installed:
+            support.log_missing()
+            return data  # which is invalid in HTTP/1.1
+        if support.opener is not None:
+            self._guard_hand_over(support.opener, data)
+            return b""
+        self._guard_transport.pause_reading()
+        loading = self.loop.run_in_executor(None, support.load)
+        loading.add_done_callback(partial(self._guard_loaded, data))
+        return b""
+
+    def _guard_loaded(self, data: bytes, loading: "asyncio.Future[Opener]") -> None:
+        if self._guard_is_lost:
+            return
+        self._guard_hand_over(loading.result(), data)
+        self._guard_transport.resume_reading()
+
+    def _guard_hand_over(self, opener: Opener, data: bytes) -> None:
+        """Pass the connection on, with its place in the limits. This protocol is not used any more."""
+        self._guard_stop_header_timer()
+        self.connections.discard(self)
+        accepted = AcceptedConnection(
+            app=self.app,
+            loop=self.loop,
+            transport=self._guard_transport,
+            client=self.client,
+            server=self.server,
+            scheme=self.scheme or "http",
+            root_path=self.root_path,
+            state=self.app_state,
+            server_state=self.server_state,
+            traffic=self._guard_traffic,
+            address=self._guard_address,
+        )
+        opener(accepted).data_received(data)
 
     # ---- shutdown -------------------------------------------------------------------------------------------------
 

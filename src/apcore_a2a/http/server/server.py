@@ -12,9 +12,9 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Any, Final
 
 import uvicorn
@@ -44,6 +44,7 @@ class Server(uvicorn.Server):
     `drain_delay` is the number of seconds for which the server still listens after a signal, so that load balancers
     notice the shutdown before the port closes.
     `tls` is the TLS context for https, `handshakes` the limits of its handshakes.
+    `state` is added to the state of the application's lifespan, where connections find it.
     `on_started` is called with the address once the application is open and the socket listens.
     """
 
@@ -54,9 +55,11 @@ class Server(uvicorn.Server):
         drain_delay: float = 0,
         tls: RenewedContext | None = None,
         handshakes: HandshakeLimits = HANDSHAKE_LIMITS,
+        state: Mapping[str, object] = MappingProxyType({}),
         on_started: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__(config)
+        self._state = state
         self._tls = tls
         self._handshakes = handshakes
         self._listener: TLSListener | None = None
@@ -103,6 +106,7 @@ class Server(uvicorn.Server):
         if sockets is None:
             sockets = bind(self.config.host, self.config.port)
         host, port = sockets[0].getsockname()[:2]
+        self.lifespan.state.update(self._state)
         try:
             await self._listen(sockets)
         except SystemExit:  # uvicorn raises it if the application did not open. Older versions return

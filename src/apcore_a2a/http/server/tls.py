@@ -38,6 +38,8 @@ class TLSFiles(Struct, frozen=True, kw_only=True):
     keyfile_password: str | None = None
     ca_certs: str | None = None
     client_certs: ClientCertificates = "required"
+    http2: bool = False
+    """Whether the server offers HTTP/2 in the handshake (ALPN), besides HTTP/1.1."""
 
 
 class BadTLSFiles(Exception):
@@ -63,6 +65,8 @@ def server_context(files: TLSFiles) -> ssl.SSLContext:
     if files.ca_certs is not None:
         _trust(context, files.ca_certs)
         context.verify_mode = _MODES[files.client_certs]
+    if files.http2:
+        context.set_alpn_protocols(["h2", "http/1.1"])
     return context
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from apcore_a2a.agent import Admission, Call
 from apcore_a2a.errors import OverloadedError, StoreUnavailableError, TaskNotFoundError
 from apcore_a2a.protocol.model import Message, Task, TaskState
 from apcore_a2a.storage.contract import Store
@@ -204,6 +205,43 @@ async def test_a_message_that_is_in_the_queue_twice_leaves_it_when_it_is_run() -
         gate.open()
         await until(lambda: engine.live_tasks == 0)
     assert disk.rows[task.id].run == b""
+
+
+class SlowAdmission(ScriptedAgent):
+    """Decides about the messages "answer" when the test opens the gate."""
+
+    def __init__(self, *, first: Gate) -> None:
+        super().__init__({"first": (first, ASKS)}, default=(chunk("once"), ASKS))
+        self.gate = Gate()
+        self.asked = 0
+
+    async def admit(self, call: Call) -> Admission:
+        if str(call.message.parts[0].text) == "answer":
+            self.asked += 1
+            await self.gate.wait()
+        return await super().admit(call)
+
+
+async def test_copies_that_arrive_while_the_agent_decides_are_queued_once(store: Store) -> None:
+    first = Gate()
+    agent = SlowAdmission(first=first)
+    async with serving(agent, store) as engine:
+        alice = User(engine)
+        task = await alice.start("first")
+        await first.reached()
+        answer: dict[str, Any] = {"task_id": task.id, "message_id": "a", "key": "k"}
+        copies = [asyncio.create_task(alice.start("answer", **answer)) for _ in range(3)]
+        await until(lambda: agent.asked == 3)
+        agent.gate.open()
+        for copy in copies:
+            await soon(copy)
+        if isinstance(store, FakeDisk):
+            assert store.rows[task.id].run.count(b'"answer"') == 1
+        first.open()
+        await until(lambda: engine.live_tasks == 0)
+        done = await alice.get(task)
+    assert [said.message_id for said in done.history].count("a") == 1
+    assert len(agent.calls) == 2
 
 
 async def test_a_key_whose_task_waits_answers_with_that_task(store: Store) -> None:

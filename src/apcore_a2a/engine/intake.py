@@ -36,7 +36,7 @@ from apcore_a2a.errors import (
     Violation,
 )
 from apcore_a2a.ids_and_time import new_id, utc_now
-from apcore_a2a.protocol.lifecycle import STATE_TRANSITIONS
+from apcore_a2a.protocol.lifecycle import AT_REST, STATE_TRANSITIONS
 from apcore_a2a.protocol.model import Message, Metadata, Role, SendMessage, Task, TaskState, TaskStatus
 from apcore_a2a.storage.contract import Query, Record, Store, Webhook
 
@@ -268,6 +268,15 @@ class Intake:
                 record = await self.load(live.task.id, context)
                 return Snapshot(record.document, record.version)
             await self._replica_requests.followers.wait_until_free(live)
+        repeated = await self._result_of_repeat(live, request.message, context, wait=wait)  # accepted since the check
+        if repeated is not None:
+            return repeated
+        return await self._wait_or_queue(live, request, context, admitted, wait=wait)
+
+    async def _wait_or_queue(
+        self, live: LiveTask, request: SendMessage, context: CallContext, admitted: Admitted, *, wait: bool
+    ) -> Run | Snapshot:
+        """Run a message when its turn comes. If its sender does not wait, store it in the queue until then."""
         self._runs.reserve_place(live, context.quota_key)
         place = live.join_queue()
         if wait or place is None:
@@ -293,6 +302,8 @@ class Intake:
         elif wait:
             await live.turn.wait(live.join_queue(acknowledged=True))  # a place behind the message
             live.turn.give()
+            if live.state not in AT_REST:  # another replica continues the task
+                return await self._repeats.outcome(live.task.id, context, wait=wait)
         else:
             await until_queued(live, message.message_id)
         return await live.latest()

@@ -183,6 +183,7 @@ class Takeover:
         self._timing = timing
         self._background = BackgroundWork()
         self._may_have_lost_claims = False  # whether the store may have claims of this replica that are unknown here
+        self._idle: set[tuple[str, str]] = set()  # own tasks that nothing worked on at the last clean-up
         self._renewals = 0
         self._maintenance: asyncio.Task[None] | None = None
         self.has_queue = False
@@ -203,6 +204,7 @@ class Takeover:
             self._renewals += 1
             if self._renewals % CLEAN_UP_EVERY == 0:
                 await self._lease.clean_up()
+                await self._take_idle_tasks()
             if self._may_have_lost_claims and not self._runs.draining:
                 await self._take_lost_claims()
             has_more = may_have_orphans
@@ -241,13 +243,36 @@ class Takeover:
 
     async def _take_lost_claims(self) -> None:
         """Claim again the tasks that the store has claimed for this replica, which did not receive the answer."""
-        claimed: list[Record] = []
-        for task_id, owner in await self._claims.own_tasks():
-            if self._runs.get(task_id) is None:
-                record = await self._claims.claim(task_id, owner)
-                if record is not None and record.runner == self._lease.name:
-                    claimed.append(record)
+        await self._claim_again(await self._idle_tasks())
         self._may_have_lost_claims = False
+
+    async def _take_idle_tasks(self) -> None:
+        """Claim again tasks that this replica should work on, and has not worked on since the last clean-up.
+
+        There are none, unless an unforeseen error has ended that work. Other replicas would wait for it forever.
+        """
+        idle = await self._idle_tasks()
+        stuck = idle & self._idle
+        self._idle = idle - stuck
+        for task_id, _ in stuck:
+            logger.warning("task without a run is claimed again", extra={"task_id": task_id})
+        await self._claim_again(stuck)
+
+    async def _idle_tasks(self) -> set[tuple[str, str]]:
+        """Return id and owner of the tasks whose runner is this replica, and on which nothing works here."""
+        idle: set[tuple[str, str]] = set()
+        for task_id, owner in await self._claims.own_tasks():
+            live = self._runs.get(task_id)
+            if live is None or (self._runs.running(task_id) is None and not live.turn.is_taken):
+                idle.add((task_id, owner))
+        return idle
+
+    async def _claim_again(self, tasks: set[tuple[str, str]]) -> None:
+        claimed: list[Record] = []
+        for task_id, owner in sorted(tasks):
+            record = await self._claims.claim(task_id, owner)
+            if record is not None and record.runner == self._lease.name:
+                claimed.append(record)
         self._settle_all(claimed)
 
     async def claim(self, live: LiveTask) -> None:

@@ -5,13 +5,14 @@ it is rejected instead, its sender finds it in the history of the task, and the 
 """
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, Final
 
 from msgspec import Struct, json
 from msgspec.structs import replace
 
 from apcore_a2a.agent import Caller
-from apcore_a2a.protocol.model import SendMessage, encode
+from apcore_a2a.protocol.model import Message, SendMessage, encode
 from apcore_a2a.trace_context import NO_TRACE, Trace
 
 MAX_ATTEMPTS: Final = 3  # runs of a retry-safe task, if the process ends during each of them
@@ -89,9 +90,13 @@ class MessageQueue:
     def __contains__(self, message_id: object) -> bool:
         return any(queued.message_id == message_id for queued in self.waiting)
 
-    def load(self, messages: tuple[QueuedMessage, ...]) -> None:
-        """Continue with the stored queue."""
-        self.waiting = messages
+    def load(self, messages: tuple[QueuedMessage, ...], history: Sequence[Message]) -> None:
+        """Continue with the stored queue, without messages that are in the history of the task already.
+
+        A read of the queue may be older than the write with which a message left it.
+        """
+        settled = {said.message_id for said in history} if messages else set()
+        self.waiting = tuple(queued for queued in messages if queued.message_id not in settled)
         self.left.clear()
 
     def add(self, queued: QueuedMessage) -> None:

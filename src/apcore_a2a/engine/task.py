@@ -263,7 +263,7 @@ class LiveTask:
 
     def load_queue(self, run: StoredRun | None) -> None:
         """Continue with the queue of a stored run."""
-        self.queue.load(run.queue if run is not None else ())
+        self.queue.load(run.queue if run is not None else (), self.task.history)
         self.queue_changed()
 
     def expect_webhook(self, webhook: Webhook | None) -> None:
@@ -345,10 +345,13 @@ class LiveTask:
             return  # the record was read before the latest change
         self.memo = record.memo
         self._epoch = record.epoch
-        self.load_queue(decode_stored_run(record.run))
         self._in_step()
-        if record.version == self.version == self.log.version:
-            return
+        if record.version != self.version or record.version != self.log.version:
+            self._restart(record)
+        self.load_queue(decode_stored_run(record.run))
+
+    def _restart(self, record: Record) -> None:
+        """Continue with the task of a record. Its readers start again from a snapshot."""
         self.task = copy(record.document.task())
         self.version = record.version
         self.is_stored = True

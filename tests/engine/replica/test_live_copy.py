@@ -4,15 +4,17 @@ import logging
 from typing import Literal
 
 import pytest
+from msgspec.structs import replace
 
 from apcore_a2a.engine.context import Observer
 from apcore_a2a.engine.event_log import Lagged
+from apcore_a2a.engine.stored_run import QueuedMessage, encode_stored_run
 from apcore_a2a.engine.task import LiveTask, TaskRegistry
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.model import Document, Task, TaskState, TaskStatus, encode
 from apcore_a2a.storage.contract import Record, Store
-from tests.engine.driving import QUICK, User, serving
+from tests.engine.driving import ALICE, QUICK, User, request, serving
 from tests.engine.fake_disk import FakeDisk
 from tests.fakes import WORKING, ScriptedAgent, chunk
 
@@ -51,6 +53,15 @@ def test_a_look_at_what_is_known_takes_the_memo_and_keeps_the_events_for_readers
     live.follow(record(6, S.WORKING, memo=b"new"))
     assert (live.memo, live.is_in_step) == (b"new", True)
     assert [entry.seq for entry in live.log.after(5)] == [6]  # no reader has to start again
+
+
+def test_a_read_that_began_before_a_message_left_the_queue_does_not_queue_it_again() -> None:
+    said = [request("one", message_id="a"), request("two", message_id="b")]
+    queue = tuple(QueuedMessage(each, ALICE) for each in said)
+    live = live_at(5)
+    live.task.history.append(said[0].message)
+    live.follow(replace(record(5, S.WORKING), run=encode_stored_run(None, queue)))
+    assert ("a" in live.queue, "b" in live.queue) == (False, True)
 
 
 def test_a_newer_look_is_told_to_readers_as_a_snapshot() -> None:

@@ -17,7 +17,7 @@ from apcore_a2a.engine.replica import requests
 from apcore_a2a.engine.task import MAX_QUEUED
 from apcore_a2a.errors import OverloadedError, StoreUnavailableError
 from apcore_a2a.protocol.model import Task, TaskState
-from tests.engine.driving import User, until, words
+from tests.engine.driving import ALICE, User, until, words
 from tests.engine.replica.scenario import (
     disconnect,
     mailbox_of,
@@ -72,6 +72,23 @@ async def test_a_message_whose_task_comes_to_rest_elsewhere_while_the_agent_admi
         assert words(await until_shown(here, task, S.COMPLETED)) == ANSWERED
 
 
+async def test_copies_of_a_message_that_arrive_at_two_replicas_are_queued_once_and_run_once() -> None:
+    gate = Gate()
+    async with running(asking(gate), gate) as (here, there, task):
+        copy: dict[str, Any] = {"task_id": task.id, "message_id": "m", "key": "k"}
+
+        async def send_here() -> None:
+            await here.start("next", **copy)
+
+        mailbox_of(there).before = send_here
+        await there.start("next", **copy)
+        record = await store_of(there).load(task.id, ALICE.owner)
+        assert record is not None
+        assert record.run.count(b'"messageId":"m"') == 1
+        gate.open()
+        assert words(await until_shown(there, task, S.COMPLETED)) == ANSWERED
+
+
 async def test_a_message_whose_task_comes_to_rest_before_it_is_posted_is_run_here() -> None:
     gate = Gate()
     async with running(asking(gate), gate) as (here, there, task):
@@ -96,6 +113,23 @@ async def test_a_sender_that_waits_is_answered_when_another_replica_lets_go_of_t
         watch_of(there).after_follow = open_gate
         done = await there.send("next", task_id=task.id)
         assert (done.status.state, words(done)) == (S.COMPLETED, ANSWERED)
+
+
+async def test_a_queue_that_another_replica_has_worked_off_is_not_stored_again() -> None:
+    gate = Gate()
+    agent = ScriptedAgent({"slow": (gate, ASKS)}, default=(ASKS,))
+    async with running(agent, gate) as (here, there, task):
+        await here.start("second", task_id=task.id)
+
+        async def open_gate() -> None:
+            gate.open()
+
+        watch_of(there).after_follow = open_gate  # it has read the task with the queue
+        done = await there.send("third", task_id=task.id)
+        assert words(done)[::2] == ["slow", "second", "third"]
+        record = await store_of(here).load(task.id, ALICE.owner)
+        assert record is not None
+        assert (record.run, record.runner) == (b"", None)
 
 
 # ---- rejected ------------------------------------------------------------------------------------------------------

@@ -59,6 +59,25 @@ async def test_every_twentieth_renewal_removes_what_dead_replicas_left(disk: Sha
         assert disk.replicas.cleanups == 1
 
 
+async def test_a_task_that_no_run_of_its_runner_works_on_is_claimed_again(disk: SharedDisk) -> None:
+    gate = Gate()
+    agent = ScriptedAgent({"other": (gate, COMPLETED)}, default=(chunk("whole"), COMPLETED), retry_safe=True)
+    async with serve(agent, disk) as engine:
+        alice = User(engine)
+        runs = await alice.start("other")
+        await gate.reached()
+        task = disk.put("stuck", disk.replicas.name, retry_safe=True)
+        watcher = await alice.subscribe(task)
+        for _ in range(2 * recovery.CLEAN_UP_EVERY - 1):
+            await disk.replicas.renews()
+        assert disk.rows["stuck"].epoch == 1  # it was seen once, and a run might be about to begin
+        await disk.replicas.renews()
+        assert (await watcher.rest()).states[-1] is S.COMPLETED
+        assert (disk.rows["stuck"].epoch, disk.rows[runs.id].epoch) == (2, 1)
+        gate.open()
+        await until(lambda: engine.active_tasks == 0)
+
+
 async def test_a_replica_that_shuts_down_takes_over_nothing(disk: SharedDisk) -> None:
     async with serve(ScriptedAgent(), disk) as engine:
         disk.put("left", "dead")

@@ -208,6 +208,8 @@ class Followers:
             self._watch.wake_here()  # there are more events than one read returns
             return
         live.runner = self._runner_of(update.runner)
+        if update.runner is None:  # otherwise a run that begins here would store messages again that were run there
+            live.load_queue(None)
 
     async def _follow_lost(self) -> None:
         """Follow tasks that this replica runs no longer, that have not ended, and that still have readers here."""

@@ -202,7 +202,7 @@ class RequestInbox:
         if live is None:
             raise StaleWriteError
         if body.request is not None:
-            context = CallContext(caller=body.caller, headers=body.trace)
+            context = CallContext(caller=body.caller, headers=body.trace, idempotency_key=body.key)
             await self._intake.queue_here(live, body.request, context)
             return
         with live.held():

@@ -56,6 +56,8 @@ class RequestBody(Struct, frozen=True, omit_defaults=True):
     id: str = ""
     """Unique, so that a store can tell a repeated post of a request from another request."""
     trace: Trace = NO_TRACE
+    key: str = ""
+    """The idempotency key of the message."""
 
 
 class Rejection(Struct, frozen=True):
@@ -131,7 +133,7 @@ class ReplicaRequests:
             raise OverloadedError("The task waits for a replica with room; try again later")
         if live.runner.is_none:
             raise StaleWriteError
-        body = RequestBody(context.caller, request, new_id(), context.headers)
+        body = RequestBody(context.caller, request, new_id(), context.headers, context.idempotency_key)
         number = await self._mailbox.post(live.task.id, live.owner, live.runner.name, encode(body))
         if number is None:
             raise StaleWriteError

@@ -76,7 +76,7 @@ class PostgresServer:
         """Start the server, and wait until it answers. With a port it also listens on loopback."""
         listen = ["-h", "127.0.0.1", "-p", str(port)] if port else ["-h", ""]
         settings: list[str] = []
-        for setting in (*self._settings, "max_connections=200", "log_min_messages=warning"):
+        for setting in ("max_connections=200", "log_min_messages=warning", *self._settings):
             settings += ["-c", setting]
         command = [str(programs() / "postgres"), "-D", str(self.data), "-k", str(self.folder), *listen, *settings]
         with (self.folder / "log").open("ab") as log:

@@ -44,7 +44,7 @@ async def not_at_rest(dsn: str, schema: str) -> list[str]:
     connection = await asyncpg.connect(dsn, server_settings={"search_path": schema})
     try:
         rows = await connection.fetch(
-            "SELECT id, state, version, epoch, runner, until > now() AS lives FROM task"
+            "SELECT id, state, version, epoch, runner, run, until > now() AS lives FROM task"
             " LEFT JOIN replica ON name = runner WHERE ended IS NULL"
         )
     finally:
@@ -107,7 +107,8 @@ async def read_events(dsn: str, schema: str) -> dict[str, dict[int, bytes]]:
 
 def check_received(client: Client, stored: dict[str, dict[int, bytes]]) -> list[str]:
     """Check the invariants I4, I5 and R10 of all that clients received, by streams and by reads."""
-    wrong = [f"{task_id}: was acknowledged, and is not stored" for task_id in client.created if task_id not in stored]
+    wrong = client.internal_errors[:]
+    wrong += [f"{task_id}: was acknowledged, and is not stored" for task_id in client.created if task_id not in stored]
     for received in client.received:
         last = None
         for seq, event in received.events:

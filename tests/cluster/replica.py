@@ -2,6 +2,7 @@
 
     count 20 0.05 safe     counts to 20, with so many seconds between two numbers; repeatable
     count 20 0.05 unsafe   the same, not repeatable
+    talk 20 0.05 safe      the same, in an artifact of this turn of the task; then asks its user
     ask                    asks its user; the next message is the answer
 
 `python -m tests.cluster.replica URL [port] [drain delay]`, with the store's options in the URL. It prints to
@@ -41,20 +42,29 @@ class Counter:
     async def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
         word, *rest = str(call.message.parts[0].text).split()
         if word == "ask":
-            question = Message(message_id=secrets.token_hex(4), role=Role.AGENT, parts=(Part(text="What next?"),))
-            yield StatusUpdate(status=TaskStatus(state=TaskState.INPUT_REQUIRED, message=question))
+            yield ask()
             return
         run = secrets.token_hex(4)  # the unique name of this run
-        count, pause = (int(rest[0]), float(rest[1])) if word == "count" else (3, 0.0)
+        count, pause = (int(rest[0]), float(rest[1])) if len(rest) > 1 else (3, 0.0)
+        turn = sum(said.role is Role.USER for said in call.task.history)
+        name = f"turn-{turn}" if word == "talk" else "out"
         report(f"run {run} begins")
         try:
             for number in range(count):
-                chunk = Artifact(artifact_id="out", parts=[Part(text=f"{run} {number}")])
+                chunk = Artifact(artifact_id=name, parts=[Part(text=f"{run} {number}")])
                 yield ArtifactUpdate(artifact=chunk, append=number > 0)
                 await asyncio.sleep(pause)
         finally:
             report(f"run {run} ends")
-        yield StatusUpdate(status=TaskStatus(state=TaskState.COMPLETED))
+        if word == "talk":
+            yield ask()
+        else:
+            yield StatusUpdate(status=TaskStatus(state=TaskState.COMPLETED))
+
+
+def ask() -> StatusUpdate:
+    question = Message(message_id=secrets.token_hex(4), role=Role.AGENT, parts=(Part(text="What next?"),))
+    return StatusUpdate(status=TaskStatus(state=TaskState.INPUT_REQUIRED, message=question))
 
 
 def report(text: str) -> None:

@@ -130,7 +130,7 @@ class Client:
         self.received: list[ReceivedStream] = []
         self.reads: list[tuple[float, float, str, str]] = []  # begun, ended, task, state
         self.created: list[str] = []
-        self.failures: list[str] = []
+        self.internal_errors: list[str] = []  # requests that were answered with 500, which none may be
         self._http: aiohttp.ClientSession
 
     async def __aenter__(self) -> "Client":
@@ -147,18 +147,23 @@ class Client:
     def any_address(self) -> str:
         return self.dice.choice([replica for replica in self.replicas if replica.is_up]).address
 
-    async def call(self, method: str, path: str, body: object = None, *, at: str = "") -> tuple[int, Any]:
+    async def call(
+        self, method: str, path: str, body: object = None, *, at: str = "", key: str = ""
+    ) -> tuple[int, Any]:
         """Send one request, without a retry."""
         url = f"{at or self.any_address()}{path}"
-        async with self._http.request(method, url, json=body) as answer:
+        headers = {"Idempotency-Key": key} if key else {}
+        async with self._http.request(method, url, json=body, headers=headers) as answer:
+            if answer.status == 500:
+                self.internal_errors.append(f"{method} {path}: 500 {await answer.text()}")
             return answer.status, await answer.json()
 
-    async def persist(self, method: str, path: str, body: object = None) -> Any:
+    async def persist(self, method: str, path: str, body: object = None, *, key: str = "") -> Any:
         """Retry a request until a replica answers it."""
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
             with suppress(*AWAY):
-                status, answer = await self.call(method, path, body)
+                status, answer = await self.call(method, path, body, key=key)
                 if status < 500:
                     return answer
             await asyncio.sleep(0.1)

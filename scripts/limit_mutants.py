@@ -12,13 +12,14 @@ QUOTAS: Final = (
     "tests/storage/test_contract_usage.py tests/storage/test_memory_bytes.py"
 )
 BUCKETS: Final = "../http/rate_limit.py"
-PROXIES: Final = "../http/middleware.py"
+PROXIES: Final = "../http/forwarded.py"
+ADDRESSES: Final = "tests/http/test_card_address.py"
 CONTEXT: Final = "../engine/context.py"
 QUOTA: Final = "../quota.py"
 STORED: Final = "../engine/stored_limits.py"
 ROUTES: Final = "../app/routes.py"
 _ROOM: Final = "        if self._is_at_limit(quota_key):\n            raise"
-_LIST: Final = '                forwarded += value.decode("latin-1").split(",")'
+_LIST: Final = '            addresses += value.decode("latin-1").split(",")'
 
 LIMITS: Final = (
     # ---- limits per caller
@@ -93,12 +94,37 @@ LIMITS: Final = (
     Mutant(
         "only a trusted proxy reports client addresses",
         PROXIES,
-        "if peer is not None and peer[0] in self._proxies:\n            scope[CLIENT_KEY]",
+        "if peer is not None and peer[0] in self._peers:\n            scope[CLIENT_KEY]",
         "if peer is not None:\n            scope[CLIENT_KEY]",
         RATES,
     ),
     Mutant(
-        "invented addresses are ignored", PROXIES, "for text in reversed(forwarded):", "for text in forwarded:", RATES
+        "invented addresses are ignored",
+        PROXIES,
+        'for text in reversed(_reported_clients(scope["headers"])):',
+        'for text in _reported_clients(scope["headers"]):',
+        RATES,
+    ),
+    Mutant(
+        "a platform vouches only for its own client",
+        PROXIES,
+        "self._proxies = TrustedProxies(proxies)\n        self._peers",
+        "self._proxies = TrustedProxies(proxies + forwarders)\n        self._peers",
+        ADDRESSES,
+    ),
+    Mutant(
+        "Forwarded is ignored beside X-Forwarded-Proto",
+        PROXIES,
+        "elif FORWARDED in headers:",
+        "if FORWARDED in headers:",
+        ADDRESSES,
+    ),
+    Mutant(
+        "a signed card has no Host of the client's choice",
+        "../app/application.py",
+        "uses_host=parts.signer is None,",
+        "uses_host=True,",
+        ADDRESSES,
     ),
     Mutant("addresses of trusted proxies are skipped", PROXIES, "if address not in self._proxies:", "if True:", RATES),
     Mutant("two X-Forwarded-For headers are one list", PROXIES, _LIST, _LIST.replace("+=", "="), RATES),

@@ -87,7 +87,9 @@ RULES: Final = {
     # Posting to webhooks; the signatures are for their receivers, too.
     "webhooks.signatures": may("", ""),
     "webhooks": may("webhooks.signatures engine protocol protocol.v1 protocol.v03 errors", "aiohttp msgspec"),
-    "settings": may("engine http.server.tls http.traffic protocol errors web webhooks.signatures", "msgspec"),
+    # What each platform expects of a server. The composition applies it.
+    "hosts": may("protocol", "msgspec"),
+    "settings": may("engine hosts http.server.tls http.traffic protocol errors web webhooks.signatures", "msgspec"),
     # Remote agents as modules: the client on one side, apcore on the other.
     "remote": may("agents agents.apcore client protocol errors clean_text", "apcore msgspec pydantic"),
     # Composition: the only packages that may import everything.
@@ -111,7 +113,7 @@ IMPURE_CALLS: Final = frozenset({"input", "now", "open", "print", "today", "utcn
 IMPORT_BY_NAME: Final = frozenset({"__import__", "import_module"})  # would pass by this test unseen
 
 # The size of today. A new feature may raise it. Anything else belongs into a module that exists.
-MAX_MODULES: Final = 188
+MAX_MODULES: Final = 190
 
 MODULES: Final = {module_name(path): path.read_text(encoding="utf-8") for path in python_files("src")}
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from apcore_a2a.errors import A2AError as A2AError
     from apcore_a2a.errors import A2AServerError as A2AServerError
     from apcore_a2a.errors import AgentError as AgentError
+    from apcore_a2a.errors import CardRewrittenError as CardRewrittenError
     from apcore_a2a.errors import ContentTypeNotSupportedError as ContentTypeNotSupportedError
     from apcore_a2a.errors import ExtendedAgentCardNotConfiguredError as ExtendedAgentCardNotConfiguredError
     from apcore_a2a.errors import ExtensionSupportRequiredError as ExtensionSupportRequiredError
@@ -106,6 +107,7 @@ _EXPORTS: Final = {
     "Authenticator": "apcore_a2a.auth.authenticator",
     "Call": "apcore_a2a.agent",
     "Caller": "apcore_a2a.agent",
+    "CardRewrittenError": "apcore_a2a.errors",
     "ClaimMapping": "apcore_a2a.auth.jwt",
     "Client": "apcore_a2a.client.sync",
     "ClientCertificateAuthenticator": "apcore_a2a.auth.client_certificates",
@@ -181,6 +183,7 @@ __all__ = [  # noqa: RUF022  # in the order of sorted(), where ruff would put TL
     "Authenticator",
     "Call",
     "Caller",
+    "CardRewrittenError",
     "ClaimMapping",
     "Client",
     "ClientCertificateAuthenticator",

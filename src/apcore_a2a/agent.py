@@ -17,6 +17,7 @@ from apcore_a2a.protocol.questions import Question
 logger = logging.getLogger(__name__)
 
 ANONYMOUS = "anonymous"
+SESSION_HEADER: Final = b"x-amzn-bedrock-agentcore-runtime-session-id"
 NO_CONTROLS: Final = "progress() and ask() work only while a function agent runs; other agents yield events instead"
 
 
@@ -174,6 +175,16 @@ class Call(Struct, kw_only=True):
             ...     return call.text.upper()
         """
         return self.message.text
+
+    @property
+    def session(self) -> str:
+        """The session of the platform that runs the agent (AWS Bedrock AgentCore), or an empty string.
+
+        Example:
+            >>> async def cart(call: Call) -> str:
+            ...     return f"The cart of session {call.session}"
+        """
+        return self.raw_headers.get(SESSION_HEADER, b"").decode("latin-1")
 
     @property
     def files(self) -> list[Part]:

@@ -17,6 +17,7 @@
     │       └── InvalidStateTransitionError · StaleWriteError
     └── A2AServerError · A2AConnectionError                                           seen by the client
             └── A2ADiscoveryError                                                     (under A2AConnectionError)
+                    └── CardRewrittenError                                            (under A2ADiscoveryError)
 
 Invariant: errors carry values, and only `WIRE` has codes. The text of an A2AError may be shown to a client.
 """
@@ -331,6 +332,19 @@ class A2ADiscoveryError(A2AConnectionError):
         super().__init__(message)
         self.url = url
         self.status = status
+
+
+class CardRewrittenError(A2ADiscoveryError):
+    """A remote agent's card is signed, but its addresses were changed later, as some gateways do. It is not forged.
+
+    `A2AClient(…, signatures="allow-rewritten")` accepts such a card.
+
+    Example:
+        >>> CardRewrittenError("The addresses differ", url="https://gateway.example.com").url
+        'https://gateway.example.com'
+    """
+
+    text = "The addresses of the agent card were changed after it was signed"
 
 
 class Wire(NamedTuple):

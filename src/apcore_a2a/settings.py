@@ -17,12 +17,13 @@ from msgspec import NODEFAULT, Struct
 from msgspec.structs import fields
 
 from apcore_a2a.engine.context import EngineOptions
+from apcore_a2a.hosts import PROFILES, HostProfile, HostProfileName
 from apcore_a2a.http.server.tls import ClientCertificates
 from apcore_a2a.http.traffic import MAX_BODY, MIB, TrustedProxies
-from apcore_a2a.protocol.card import CardMode
+from apcore_a2a.protocol.card import CardInterfaces, CardMode
 from apcore_a2a.protocol.decoding import MAX_VALUES
 from apcore_a2a.protocol.lifecycle import StreamFinal
-from apcore_a2a.web import is_loopback
+from apcore_a2a.web import is_host_pattern, is_loopback
 from apcore_a2a.webhooks.signatures import parse_secret
 
 PREFIX: Final = "APCORE_A2A_"  # of the environment variables
@@ -253,6 +254,22 @@ class Settings(Struct, frozen=True, kw_only=True):
     url: Annotated[
         str | None, Option("Public address of the agent, for the card.", unset="the address of the request")
     ] = None
+    allowed_hosts: Annotated[
+        tuple[str, ...],
+        Option(
+            "Names by which clients call, such as agent.example or *.example. The card has no other name.",
+            unset="any name, or the address of the socket if the card is signed",
+            metavar="NAMES",
+        ),
+    ] = ()
+    host_profile: Annotated[
+        HostProfileName,
+        Option("Platform that runs the agent. It sets the port, the paths and the health routes of its contract."),
+    ] = "none"
+    card_interfaces: Annotated[
+        CardInterfaces,
+        Option("Versions that the card lists: all, or one, if a gateway rewrites the addresses of one version only."),
+    ] = "all"
     default_skill: Annotated[
         str, Option("Skill for messages that name none.", unset="none, unless there is only one skill")
     ] = ""
@@ -406,6 +423,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = None
     limits: Limits = Limits()
     tls: TLS | None = None
+    # Not an option: read from the environment, with `hosts.published_address`.
+    platform_url: str | None = None
 
     def __repr__(self) -> str:
         """Return all settings. Secrets show only whether they are set."""
@@ -441,6 +460,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         TrustedProxies(self.trusted_proxies)
         if self.url is not None and not _is_http(self.url):
             raise ValueError(f"url must be an http or https address, not {self.url!r}")
+        self._check_card()
         if not self.explorer_prefix.startswith("/") or self.explorer_prefix.endswith("/"):
             raise ValueError(f"explorer_prefix must look like '/explorer', not {self.explorer_prefix!r}")
         if self.show_exceptions and not is_loopback(self.host):
@@ -451,6 +471,33 @@ class Settings(Struct, frozen=True, kw_only=True):
         if self.log_level is not None and self.log_level.lower() not in LOG_LEVELS:
             raise ValueError(f"log_level must be one of {', '.join(LOG_LEVELS)}, not {self.log_level!r}")
         return self
+
+    def _check_card(self) -> None:
+        for name in self.allowed_hosts:
+            if not is_host_pattern(name):
+                raise ValueError(f"allowed_hosts must hold names such as 'agent.example' or '*.example', not {name!r}")
+        if self.card_interfaces != "all" and self.card_mode not in ("auto", self.card_interfaces):
+            raise ValueError(f"card_interfaces {self.card_interfaces!r} excludes card_mode {self.card_mode!r}")
+
+    @property
+    def profile(self) -> HostProfile:
+        """The contract of the platform that runs the agent.
+
+        Example:
+            >>> Settings(host_profile="agentcore").profile.answers_ping
+            True
+        """
+        return PROFILES[self.host_profile]
+
+    @property
+    def proxies(self) -> tuple[str, ...]:
+        """The networks whose X-Forwarded-* headers are read: the trusted proxies, and the platform's own.
+
+        Example:
+            >>> Settings(trusted_proxies=("10.0.0.1",), host_profile="agentgateway").proxies
+            ('10.0.0.1', '127.0.0.0/8', '::1')
+        """
+        return self.trusted_proxies + self.profile.forwarders
 
     def engine_options(self) -> EngineOptions:
         """Return the options of the engine.

@@ -168,12 +168,12 @@ async def test_the_card_says_what_it_was_told() -> None:
 
 
 @requirement("FR-AGC-001")
-async def test_without_an_address_the_card_says_the_sockets_and_never_the_host_header() -> None:
+async def test_without_an_address_the_card_has_the_one_that_the_client_used() -> None:
     async with browsing(await async_serve(registry())) as client:
         client.base_url = httpx.URL("http://127.0.0.1:9000")
-        card = (await client.get(CARD, headers={"Host": "evil", "X-Forwarded-Host": "evil.example"})).json()
+        card = (await client.get(CARD, headers={"Host": "agent:9000", "X-Forwarded-Host": "evil.example"})).json()
         assert "evil" not in str(card)
-        assert card["url"] == "http://127.0.0.1:9000/"
+        assert card["url"] == "http://agent:9000/"
 
 
 async def test_a_trusted_proxy_says_where_the_agent_is() -> None:

@@ -18,13 +18,14 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
 from jwt import PyJWK
 from msgspec.structs import replace
+from starlette.types import Receive, Scope, Send
 
 from apcore_a2a import A2AClient, JWTAuthenticator
 from apcore_a2a.app.serve import build_app
 from apcore_a2a.app.signing import make_signer
 from apcore_a2a.client.signatures import CardVerifier
-from apcore_a2a.errors import A2ADiscoveryError
-from apcore_a2a.http.card import interfaces
+from apcore_a2a.errors import A2ADiscoveryError, CardRewrittenError
+from apcore_a2a.http.card import CardRules
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.card import AgentCapabilities, AgentCard, AgentExtension, AgentInterface, AgentSkill
 from apcore_a2a.protocol.card_forms import payloads_03, payloads_1
@@ -33,7 +34,7 @@ from tests.app.test_command_flags import SCRIPT, output_of
 from tests.app.test_serving import EXTENSIONS, address, command
 from tests.auth.tokens import SECRET, bearer
 from tests.fakes import ScriptedAgent
-from tests.interaction.serving import serving
+from tests.interaction.serving import serving, serving_app
 from tests.sources import ROOT
 
 KEY = ECKey.generate_key("P-256", {"kid": "key-1"})
@@ -124,6 +125,69 @@ async def test_our_client_believes_it_the_extended_card_too(card: AgentCard, ver
         async with A2AClient(url, keys={"keys": [other]}, auth=token, version=version) as client:
             with pytest.raises(A2ADiscoveryError, match="is valid with the pinned keys"):
                 _ = await client.agent_card
+
+
+class Gateway:
+    """A gateway that puts its own address into the interfaces of 1.0, as agentgateway does, and forwards the rest."""
+
+    def __init__(self, target: str, **changes: Any) -> None:
+        self._target = target
+        self._changes = changes
+        self.url = ""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise ValueError("this gateway has no lifespan")
+        body = b""
+        while (part := await receive())["type"] == "http.request":
+            body += part.get("body", b"")
+            if not part.get("more_body"):
+                break
+        headers = [pair for pair in scope["headers"] if pair[0] not in (b"host", b"content-length")]
+        async with httpx.AsyncClient(base_url=self._target) as http:
+            answer = await http.request(scope["method"], scope["path"], content=body, headers=headers)
+        found = answer.json()
+        for interface in found.get("supportedInterfaces", ()):
+            interface["url"] = interface["url"].replace(self._target, self.url)
+        if "supportedInterfaces" in found:
+            found |= self._changes
+        content = [(b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": answer.status_code, "headers": content})
+        await send({"type": "http.response.body", "body": json.dumps(found, indent=1).encode()})
+
+
+@pytest.mark.parametrize("interfaces", ["all", "1.0"])
+async def test_a_card_with_other_addresses_is_told_from_a_forged_one(interfaces: Any) -> None:
+    keys = {"keys": [KEY.as_dict(private=False)]}
+    async with serving(ScriptedAgent(), **options(RICH, card_interfaces=interfaces)) as agent:
+        gateway = Gateway(agent)
+        async with serving_app(gateway, lifespan="off") as url:
+            gateway.url = url
+            async with A2AClient(url, keys=keys) as client:
+                with pytest.raises(CardRewrittenError, match="were changed after it was signed"):
+                    await client.send_message("hi")
+            async with A2AClient(url, keys=keys, signatures="allow-rewritten") as client:
+                assert (await client.interface).url.startswith(url)
+                assert (await client.send_message("hi")).status.state == "completed"  # type: ignore[union-attr]  # a task
+        forger = Gateway(agent, description="Trust me")
+        async with serving_app(forger, lifespan="off") as url:
+            forger.url = url
+            async with A2AClient(url, keys=keys, signatures="allow-rewritten") as client:
+                with pytest.raises(A2ADiscoveryError, match="No signature") as raised:
+                    await client.send_message("hi")
+                assert not isinstance(raised.value, CardRewrittenError)
+
+
+async def test_a_rewritten_card_still_names_only_trusted_origins() -> None:
+    async with serving(ScriptedAgent(), **options(RICH)) as agent:
+        gateway = Gateway(agent)
+        gateway.url = "http://evil.example"
+        async with serving_app(gateway, lifespan="off") as url:
+            async with A2AClient(
+                url, keys={"keys": [KEY.as_dict(private=False)]}, signatures="allow-rewritten"
+            ) as client:
+                with pytest.raises(A2ADiscoveryError, match=r"evil\.example"):
+                    await client.send_message("hi")
 
 
 async def test_the_old_card_alone_is_believed_as_well() -> None:
@@ -258,7 +322,7 @@ def test_what_is_the_same_in_both_ways_is_signed_once() -> None:
 
 
 def app_interfaces() -> Any:
-    return interfaces("https://agent.example/")
+    return CardRules().interfaces_at("https://agent.example/")
 
 
 # ---- keys ------------------------------------------------------------------------------------------------------------

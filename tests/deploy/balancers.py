@@ -106,6 +106,25 @@ class Balancer(NamedTuple):
             command = _nginx(self.program, folder, port, addresses, certificate, changes)
         else:
             command = _caddy(self.program, folder, port, addresses, certificate)
+        async with self._running(command, port, folder):
+            yield f"{'https' if certificate else 'http'}://localhost:{port}"
+
+    @asynccontextmanager
+    async def forwarding(self, address: str, routes: str) -> AsyncIterator[str]:
+        """Run it with routes of a test instead of its file, in which AGENT is the address of a server; the URL."""
+        port = free_port()
+        folder = self.folder / str(port)
+        folder.mkdir(exist_ok=True)  # a second proxy of one test
+        routes = routes.replace("AGENT", address)
+        if self.name == "nginx":
+            command = _nginx_of(self.program, folder, f"server {{ listen 127.0.0.1:{port}; {routes} }}")
+        else:
+            command = _caddy_of(self.program, folder, f"http://localhost:{port} {{\n{routes}\n}}")
+        async with self._running(command, port, folder):
+            yield f"http://localhost:{port}"
+
+    @asynccontextmanager
+    async def _running(self, command: list[str], port: int, folder: Path) -> AsyncIterator[None]:
         own = {"HOME": str(folder), "XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
         with (folder / "log").open("wb") as log:
             process = await asyncio.create_subprocess_exec(
@@ -113,7 +132,7 @@ class Balancer(NamedTuple):
             )
         try:
             await _until_it_listens(port, process, folder / "log")
-            yield f"{'https' if certificate else 'http'}://localhost:{port}"
+            yield
         finally:
             if process.returncode is None:
                 process.terminate()
@@ -180,6 +199,15 @@ def _nginx(
         before, _, after = text.partition(f"{name} ")
         assert after, name
         text = f"{before}{name} {value};{after.partition(';')[2]}"
+    return _start_nginx(program, folder, text)
+
+
+def _nginx_of(program: str, folder: Path, server: str) -> list[str]:
+    """Return the command for a server of a test."""
+    return _start_nginx(program, folder, f"events {{}} http {{ {server} }}")
+
+
+def _start_nginx(program: str, folder: Path, text: str) -> list[str]:
     # Where it writes, else it would write where the package of the system has it.
     places = "".join(
         f"{kind}_temp_path {folder}/{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
@@ -198,7 +226,11 @@ def _caddy(program: str, folder: Path, port: int, addresses: list[str], certific
     if certificate is not None:
         site = f"https://localhost:{port} {{\n\ttls {certificate.chain} {certificate.key}"
     assert "agent.example.com {" in text
-    text = text.replace("agent.example.com {", site)
+    return _caddy_of(program, folder, text.replace("agent.example.com {", site))
+
+
+def _caddy_of(program: str, folder: Path, text: str) -> list[str]:
+    """Return the command for the sites of a Caddyfile."""
     (folder / "Caddyfile").write_text(f"{{\n\tadmin off\n\tauto_https disable_redirects\n}}\n{text}")
     return [program, "run", "--config", str(folder / "Caddyfile"), "--adapter", "caddyfile"]
 

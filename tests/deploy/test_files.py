@@ -3,6 +3,8 @@
 import json
 import re
 import shlex
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -270,3 +272,20 @@ def test_the_image_has_what_its_lines_copy() -> None:
             if not line.startswith("--from="):
                 assert (ROOT / source).exists()
                 assert any(source == each or source.startswith(f"{each}/") for each in kept), source
+
+
+def test_the_image_builds_for_both_architectures(tmp_path: Path) -> None:
+    docker = shutil.which("docker")
+    if docker is None or subprocess.run([docker, "buildx", "inspect"], capture_output=True, check=False).returncode:
+        pytest.skip("no docker with buildx and a daemon")
+    command = [
+        docker,
+        "buildx",
+        "build",
+        "--platform",
+        "linux/amd64,linux/arm64",
+        "--output",
+        f"type=oci,dest={tmp_path}/x",
+    ]
+    built = subprocess.run([*command, str(ROOT)], capture_output=True, text=True, check=False, timeout=1_800)
+    assert built.returncode == 0, built.stderr[-2_000:]

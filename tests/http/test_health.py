@@ -8,13 +8,14 @@ from typing import Any
 import httpx
 import pytest
 
-from apcore_a2a import InMemoryTaskStore, JWTAuthenticator, async_serve
+from apcore_a2a import InMemoryTaskStore, JWTAuthenticator, async_serve, create_site
 from apcore_a2a.errors import StoreUnavailableError
-from apcore_a2a.http.health import NO_ANSWER, HealthEndpoint
+from apcore_a2a.http.health import NO_ANSWER, Activity, HealthEndpoint, PingEndpoint
 from tests.app.test_app import browsing
 from tests.auth.tokens import SECRET
+from tests.engine.driving import User, until
 from tests.engine.driving import serving as engine_of
-from tests.fakes import ScriptedAgent
+from tests.fakes import COMPLETED, Gate, ScriptedAgent
 from tests.interaction.serving import serving
 from tests.modules import registry
 from tests.requirements import requirement
@@ -162,3 +163,53 @@ async def test_head_says_503_as_get_does() -> None:
     async with serving(ScriptedAgent(), task_store=store) as url, httpx.AsyncClient(base_url=url) as client:
         assert (await client.head("/health")).status_code == 503
         assert (await client.head("/health/live")).status_code == 200
+
+
+# ---- ping -----------------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    """Seconds since 1970, which a test sets."""
+
+    def __init__(self) -> None:
+        self.time = 1_000.5
+
+    def __call__(self) -> float:
+        return self.time
+
+
+async def test_ping_has_the_present_time_while_a_task_runs_and_else_that_of_the_last_activity() -> None:
+    clock = Clock()
+    activity = Activity(clock)
+    gate = Gate()
+    async with engine_of(ScriptedAgent({"hi": (gate, COMPLETED)}), observer=activity) as engine:
+        transport = httpx.ASGITransport(PingEndpoint((engine, activity)))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+
+            async def ping() -> tuple[str, int]:
+                body = (await client.get("/ping")).json()
+                return body["status"], body["time_of_last_update"]
+
+            clock.time += 60
+            assert await ping() == ("Healthy", 1_000)  # an idle session ends
+            watcher = await User(engine).stream("hi")
+            await gate.reached()
+            clock.time += 600
+            assert await ping() == ("HealthyBusy", 1_660)  # a busy one does not
+            gate.open()
+            await watcher.rest()
+            await until(lambda: engine.active_tasks == 0)
+            clock.time += 60
+            assert await ping() == ("Healthy", 1_660)
+
+
+async def test_only_platforms_that_poll_it_have_ping() -> None:
+    app = await async_serve(ScriptedAgent(), host_profile="agentcore")
+    async with browsing(app) as client:
+        answer = await client.get("/ping")
+        assert (answer.status_code, answer.json()["status"]) == (200, "Healthy")
+        assert type(answer.json()["time_of_last_update"]) is int
+    async with browsing(create_site({"/a": ScriptedAgent()}, host_profile="agentcore")) as client:
+        assert (await client.get("/ping")).json()["status"] == "Healthy"
+    async with browsing(await async_serve(ScriptedAgent())) as client:
+        assert (await client.get("/ping")).status_code == 404

@@ -97,7 +97,7 @@ async def serving_app(
     lifespan: Literal["on", "off"] = "on",
 ) -> AsyncIterator[str]:
     """Serve any ASGI application, and yield its address."""
-    config = uvicorn.Config(app, http=protocol, ws="none", lifespan=lifespan, log_config=None)
+    config = uvicorn.Config(app, http=protocol, ws="none", lifespan=lifespan, log_config=None, proxy_headers=False)
     config.load()
     config.ssl = tls
     server = _Server(config, http2)

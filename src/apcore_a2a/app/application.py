@@ -27,8 +27,9 @@ from apcore_a2a.engine.engine import Engine
 from apcore_a2a.engine.webhooks.delivery import Posting
 from apcore_a2a.errors import A2AError, wire
 from apcore_a2a.http.asgi import error_headers, refuse_early
-from apcore_a2a.http.card import CardEndpoint, CardSigner
-from apcore_a2a.http.health import HealthEndpoint, is_health
+from apcore_a2a.http.card import CardEndpoint, CardRules, CardSigner
+from apcore_a2a.http.forwarded import PublicAddress
+from apcore_a2a.http.health import Activity, HealthEndpoint, PingEndpoint, is_health
 from apcore_a2a.http.metrics import Metrics
 from apcore_a2a.http.server.server import on_exit_signal
 from apcore_a2a.http.traffic import KEY, Traffic, limit_to_file_descriptors
@@ -71,7 +72,7 @@ def make_traffic(settings: Settings) -> Traffic:
         max_body_bytes=limits.max_body_bytes_in_flight,
         max_body=limits.max_request_bytes,
         max_answer_bytes=limits.max_answer_bytes_in_flight,
-        proxies=settings.trusted_proxies,
+        proxies=settings.proxies,
     )
 
 
@@ -94,8 +95,9 @@ class Application(Starlette):
     def __init__(self, parts: Parts, settings: Settings, *, traffic: Traffic | None = None) -> None:
         self.traffic = traffic or make_traffic(settings)
         self.metrics = _metrics_of(self) if settings.metrics else None
+        self.activity = Activity() if settings.profile.answers_ping else None
         self._audit = None if settings.audit_log is None else AuditLog(settings.audit_log)
-        self.engine = _make_engine(parts, settings, self.metrics, self._audit)
+        self.engine = _make_engine(parts, settings, self._observers(), self._audit)
         self.cards = _card_endpoint(parts, settings)
         self.settings = settings
         self._parts = parts
@@ -113,10 +115,14 @@ class Application(Starlette):
                 auth=parts.auth,
                 metrics=self.metrics,
                 audit=self._audit,
+                ping=None if self.activity is None else PingEndpoint((self.engine, self.activity)),
             )
         )
         super().__init__(lifespan=self.lifespan)
         self.router.default = self._answer_rest  # all requests that no route of the user matches
+
+    def _observers(self) -> list[Observer]:
+        return [observer for observer in (self.metrics, self.activity) if observer is not None]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -297,12 +303,11 @@ async def _usage_of(engine: Engine) -> Usage:
     return Usage(0, 0)
 
 
-def _make_engine(parts: Parts, settings: Settings, metrics: Metrics | None, audit: AuditLog | None) -> Engine:
+def _make_engine(parts: Parts, settings: Settings, observers: list[Observer], audit: AuditLog | None) -> Engine:
     store = parts.store or InMemoryTaskStore()
-    observers: list[Observer] = [] if metrics is None else [metrics]
     interceptors = parts.interceptors
     if audit is not None:
-        observers.append(AuditedTasks(audit))
+        observers = [*observers, AuditedTasks(audit)]
         interceptors = (AuditedOperations(audit), *interceptors)
     return Engine(
         parts.agent,
@@ -322,14 +327,24 @@ def _as_one(observers: list[Observer]) -> Observer:
 
 
 def _card_endpoint(parts: Parts, settings: Settings) -> CardEndpoint:
-    return CardEndpoint(
-        parts.card,
-        url=settings.url,
+    address = PublicAddress(
+        settings.url,
+        platform_url=settings.platform_url,
+        proxies=settings.proxies,
+        allowed_hosts=settings.allowed_hosts,
+        uses_host=parts.signer is None,
+    )
+    profile = settings.profile
+    rules = CardRules(
         mode=settings.card_mode,
-        proxies=settings.trusted_proxies,
-        signer=parts.signer,
+        interfaces=settings.card_interfaces,
+        rpc_path=profile.rpc_path,
+        rest_path=profile.rest_path,
         grpc=settings.grpc,
     )
+    if parts.card.supported_interfaces and not rules.select(parts.card.supported_interfaces):
+        raise ValueError(f"card_interfaces {settings.card_interfaces!r}: the card has no interface of that version")
+    return CardEndpoint(parts.card, address=address, rules=rules, signer=parts.signer)
 
 
 def _engine_options(parts: Parts, settings: Settings, store: Store) -> EngineOptions:

@@ -29,10 +29,11 @@ from apcore_a2a.http.card import (
     FrontPage,
     KeysEndpoint,
 )
-from apcore_a2a.http.health import HEALTH, LIVE, READY, HealthEndpoint
+from apcore_a2a.http.forwarded import ForwardedClient
+from apcore_a2a.http.health import HEALTH, LIVE, PING, READY, HealthEndpoint, PingEndpoint
 from apcore_a2a.http.jsonrpc import JSONRPCBinding
 from apcore_a2a.http.metrics import Metrics
-from apcore_a2a.http.middleware import ClientCertificate, Dispatch, ForwardedClient, OriginGate
+from apcore_a2a.http.middleware import ClientCertificate, Dispatch, OriginGate, OwnNames, PathAliases
 from apcore_a2a.http.rate_limit import RateLimit, Rates
 from apcore_a2a.http.rest import RESTBinding
 from apcore_a2a.http.webhooks import PATH, REDELIVER_PATH, WebhooksEndpoint
@@ -66,6 +67,7 @@ class Served(Struct, frozen=True, kw_only=True):
     auth: Authenticator | None
     metrics: Metrics | None
     audit: AuditLog | None
+    ping: PingEndpoint | None
 
 
 def pipeline(served: Served) -> ASGIApp:
@@ -201,14 +203,23 @@ def _behind_gates(app: ASGIApp, settings: Settings, auth: Authenticator | None) 
     app = OriginGate(
         app,
         host=settings.host,
-        url=settings.url,
+        names=own_names(settings),
         origins=settings.cors_origins,
-        proxies=settings.trusted_proxies,
+        proxies=settings.proxies,
         is_open=auth is None,
     )
-    if settings.trusted_proxies:
-        app = ForwardedClient(app, proxies=settings.trusted_proxies)
+    profile = settings.profile
+    if profile.rpc_path:
+        app = PathAliases(app, rpc=profile.rpc_path, rest=profile.rest_path)
+    if settings.proxies:
+        app = ForwardedClient(app, proxies=settings.trusted_proxies, forwarders=profile.forwarders)
     return app
+
+
+def own_names(settings: Settings) -> OwnNames:
+    """Return the names by which clients may call, for the check of Host."""
+    any_host = not settings.profile.has_browsers
+    return OwnNames(url=settings.url or settings.platform_url, allowed_hosts=settings.allowed_hosts, any_host=any_host)
 
 
 def _asks_for_certificates(auth: Authenticator | None) -> bool:
@@ -251,6 +262,8 @@ def _public_routes(served: Served) -> dict[tuple[str, str], ASGIApp]:
         ("GET", LIVE): health,
         ("GET", READY): health,
     }
+    if served.ping is not None:
+        public["GET", PING] = served.ping
     if cards.signer is not None:
         public["GET", JWKS_PATH] = KeysEndpoint(cards.signer.jwks)
     if served.metrics is not None:

@@ -28,12 +28,13 @@ from apcore_a2a.app.stores import Retention, choose_store
 from apcore_a2a.auth.authenticator import Authenticator, as_authenticator
 from apcore_a2a.auth.scopes import ScopedAgent, SkillScopes
 from apcore_a2a.engine.context import Interceptor
+from apcore_a2a.hosts import HostProfileName, default_options, published_address
 from apcore_a2a.http.card import CardSigner
 from apcore_a2a.http.server.connection import GuardedProtocol, HTTP2Support
 from apcore_a2a.http.server.server import Server
 from apcore_a2a.http.server.tls import BadTLSFiles, RenewedContext, TLSFiles
 from apcore_a2a.http.traffic import HTTP2_KEY, Traffic
-from apcore_a2a.protocol.card import AgentCard, CardMode
+from apcore_a2a.protocol.card import AgentCard, CardInterfaces, CardMode
 from apcore_a2a.protocol.lifecycle import StreamFinal
 from apcore_a2a.settings import TLS, Limits, Settings, new_keyword
 from apcore_a2a.storage.contract import Store, TaskStore
@@ -62,6 +63,9 @@ class ServeOptions(TypedDict, total=False):
     description: str | None
     version: str | None
     url: str | None
+    allowed_hosts: str | Sequence[str] | None
+    host_profile: HostProfileName
+    card_interfaces: CardInterfaces
     card: AgentCard | None
     default_skill: str
     approvals_by_caller: bool
@@ -105,7 +109,11 @@ class ServeOptions(TypedDict, total=False):
 
 
 def serve(
-    registry_or_executor: object, *, host: str = "0.0.0.0", port: int = 8000, **options: Unpack[ServeOptions]
+    registry_or_executor: object,
+    *,
+    host: str = "0.0.0.0",
+    port: int | None = None,
+    **options: Unpack[ServeOptions],
 ) -> None:
     """Serve an agent over A2A 1.0 and 0.3, and block until SIGINT or SIGTERM.
 
@@ -114,7 +122,7 @@ def serve(
             `Agent`; a plain function; or several functions: a list, a dict by the ids of their skills, a module, an
             object with public methods. Or several agents by their paths: `{"/math": add, "/weather": registry}`.
         host: The address to bind.
-        port: The port to bind.
+        port: The port to bind: 8000, or the one of `host_profile`.
         **options: See `ServeOptions`.
 
     Raises:
@@ -135,10 +143,13 @@ def serve(
         >>> serve(echo, port=9000)  # doctest: +SKIP
     """
     _refuse_running_loop()
-    read_settings({**options, "host": host, "port": port})  # checks the log level before it is used
+    address: dict[str, Any] = {"host": host}
+    if port is not None:
+        address["port"] = port
+    read_settings({**options, **address})  # checks the log level before it is used
     level = options.get("log_level") or "info"
     log_is_ours = logs.configure_server(level)  # before the card is built, which logs problems of modules
-    app = build_any(registry_or_executor, options, host=host, port=port)
+    app = build_any(registry_or_executor, options, **address)
 
     def show_banner(address: str) -> None:
         from apcore_a2a.app import banner  # loads rich, which is not needed before
@@ -430,7 +441,9 @@ def read_settings(options: dict[str, Any]) -> Settings:  # Any: as the user gave
     for name in _NOT_SETTINGS:
         options.pop(name, None)
     _refuse_unknown(options.keys() - set(Settings.__struct_fields__))
-    for name in ("cors_origins", "trusted_proxies"):
+    options = {**default_options(options.get("host_profile"), os.environ), **options}
+    options.setdefault("platform_url", _platform_url(os.environ))
+    for name in ("allowed_hosts", "cors_origins", "trusted_proxies"):
         options[name] = _to_names(options.get(name))
     scopes = options.get("skill_scopes") or {}
     if isinstance(scopes, Mapping):
@@ -449,6 +462,14 @@ def read_settings(options: dict[str, Any]) -> Settings:  # Any: as the user gave
         reason, _, name = str(error).partition(" - at `$.")
         name = name.removesuffix("`").removeprefix("limits.")
         raise TypeError(f"{name} has the wrong type: {reason}") from error
+
+
+def _platform_url(environ: Mapping[str, str]) -> str | None:
+    """Return the public address that the platform publishes, if it does."""
+    published = published_address(environ)
+    if published is None:
+        return None
+    return published.url
 
 
 def _refuse_unknown(names: set[str]) -> None:

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from apcore_a2a.app.card import SigningKeySource
 from apcore_a2a.http.card import JWKS_PATH
 from apcore_a2a.protocol.card import AgentCard, AgentCardSignature
-from apcore_a2a.protocol.card_forms import payloads_03, payloads_1
+from apcore_a2a.protocol.card_forms import payloads_03, payloads_1, unaddressed_payload
 from apcore_a2a.protocol.model import encode
 
 logger = logging.getLogger(__name__)
@@ -37,10 +37,17 @@ _CURVE_ALGORITHMS: Final[dict[str, tuple[str, ...]]] = {
 }
 """The algorithms for a key on each curve. The first is used unless the key names another."""
 _HINT: Final = "give a private key: PEM, a JSON Web Key, or a set of those"
+
+
+def _unaddressed(card: AgentCard) -> list[bytes]:
+    return [unaddressed_payload(card)]
+
+
 _PAYLOADS: Final[dict[str, tuple[Callable[[AgentCard], list[bytes]], ...]]] = {
-    "1.0": (payloads_1,),
+    # The last signature tells a card whose addresses a gateway has changed from a forged one.
+    "1.0": (payloads_1, _unaddressed),
     "0.3": (payloads_03,),
-    "hybrid": (payloads_1, payloads_03),  # a client of each version verifies its half
+    "hybrid": (payloads_1, payloads_03, _unaddressed),  # a client of each version verifies its half
 }
 
 

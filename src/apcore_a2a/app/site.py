@@ -16,10 +16,11 @@ from starlette.applications import Starlette
 from starlette.types import Message, Receive, Scope, Send
 
 from apcore_a2a.app.application import Application
+from apcore_a2a.app.routes import own_names
 from apcore_a2a.errors import InvalidRequestError
 from apcore_a2a.http.asgi import inbound, path_of, refuse_early, respond
 from apcore_a2a.http.card import CARD_PATH, HTML, POLICY, STYLE
-from apcore_a2a.http.health import HEALTH, LIVE, READY
+from apcore_a2a.http.health import HEALTH, LIVE, PING, READY, PingEndpoint
 from apcore_a2a.http.middleware import OriginGate
 from apcore_a2a.http.server.server import on_exit_signal
 from apcore_a2a.http.traffic import KEY, Traffic
@@ -149,11 +150,13 @@ class Site(Starlette):
         self._gate = OriginGate(
             self._answer,
             host=settings.host,
-            url=settings.url,
+            names=own_names(settings),
             origins=settings.cors_origins,
-            proxies=settings.trusted_proxies,
+            proxies=settings.proxies,
             is_open=True,
         )
+        watched = [(agent.engine, agent.activity) for agent in agents.values() if agent.activity is not None]
+        self._ping = PingEndpoint(*watched) if watched else None
         super().__init__(lifespan=self.lifespan)
         self.router.default = self._dispatch
 
@@ -221,6 +224,9 @@ class Site(Starlette):
                 return
             if path in (HEALTH, LIVE, READY):
                 await self._send_health(scope, receive, send)
+                return
+            if path == PING and self._ping is not None:
+                await self._ping(scope, receive, send)
                 return
             if path == "/":
                 await self._send_index(scope, send)

@@ -23,6 +23,7 @@ from apcore_a2a.errors import (
     A2AError,
     A2AServerError,
     AgentError,
+    CardRewrittenError,
     ExtensionSupportRequiredError,
     OverloadedError,
     ParseError,
@@ -157,6 +158,9 @@ def _not_authenticated(text: str, with_credentials: bool) -> Failure:
 def _no_card(error: A2ADiscoveryError, text: str, with_credentials: bool) -> Failure:
     if error.status in (401, 403):
         return _not_authenticated(text, with_credentials)
+    if isinstance(error, CardRewrittenError):
+        hint = "If that is your gateway, call the agent without --keys, or without the gateway"
+        return Failure(CARD_INVALID, text, hint=hint)
     # With a status there was a response without a card. Without a status there was a card that cannot be used.
     if error.status is not None:
         hint = "Is this the agent's address? The address of its card works too"

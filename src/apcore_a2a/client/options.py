@@ -115,12 +115,12 @@ async def repeat(retry: Retry, operation: Operation, once: Callable[[], Awaitabl
 
 BindingName = Literal["JSONRPC", "HTTP+JSON"]
 Version = Literal["1.0", "0.3"]
-SignaturePolicy = Literal["require", "if-present", "off"]
+SignaturePolicy = Literal["require", "if-present", "allow-rewritten", "off"]
 AuthLike = str | TokenProvider | Auth
 
 # For checks at run time: type checkers use the Literals above.
 BINDING_NAMES: Final = ("JSONRPC", "HTTP+JSON")
-POLICIES: Final = ("require", "if-present", "off")
+POLICIES: Final = ("require", "if-present", "allow-rewritten", "off")
 
 
 class CallOptions(TypedDict, total=False):
@@ -245,7 +245,7 @@ class ClientSettings(Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{name} must be positive, not {getattr(self, name)}")
         if not self.poll_interval >= 0:
             raise ValueError(f"poll_interval must not be negative, not {self.poll_interval}")
-        if self.keys is None and self.signatures in ("require", "if-present"):
+        if self.keys is None and self.signatures not in (None, "off"):
             raise ValueError(f"signatures={self.signatures!r} needs keys=, the public keys that verify the card")
 
     def verifier(self) -> "CardVerifier | None":
@@ -255,7 +255,11 @@ class ClientSettings(Struct, frozen=True, kw_only=True):
         # Imported here because it loads a cryptography library, which only clients with pinned keys need.
         from apcore_a2a.client.signatures import CardVerifier
 
-        return CardVerifier(self.keys, required=self.signatures != "if-present")
+        return CardVerifier(
+            self.keys,
+            required=self.signatures != "if-present",
+            allows_rewritten=self.signatures == "allow-rewritten",
+        )
 
 
 def _check(name: str, value: str | None, allowed: Iterable[str]) -> None:

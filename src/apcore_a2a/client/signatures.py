@@ -15,9 +15,9 @@ from joserfc.jwk import JWKRegistry, Key
 from joserfc.registry import HeaderParameter
 from msgspec import Struct
 
-from apcore_a2a.errors import A2ADiscoveryError, InvalidParamsError, ParseError
+from apcore_a2a.errors import A2ADiscoveryError, CardRewrittenError, InvalidParamsError, ParseError
 from apcore_a2a.protocol.card import AgentCard, AgentCardSignature
-from apcore_a2a.protocol.card_forms import canonicalize, forms_to_check
+from apcore_a2a.protocol.card_forms import canonicalize, forms_to_check, unaddressed_payload
 from apcore_a2a.protocol.decoding import decode
 
 ALGORITHMS: Final = [
@@ -66,10 +66,12 @@ class CardVerifier:
     Args:
         keys: A JSON Web Key Set, each key with its `kid`. A key may have an expiry time (`exp`, seconds since 1970).
         required: Whether a card without any signature is rejected.
+        allows_rewritten: Whether a card is accepted whose addresses were changed after it was signed.
     """
 
-    def __init__(self, keys: Mapping[str, Any], *, required: bool) -> None:
+    def __init__(self, keys: Mapping[str, Any], *, required: bool, allows_rewritten: bool = False) -> None:
         self._required = required
+        self._allows_rewritten = allows_rewritten
         self._keys: dict[str, tuple[Key, float]] = {}
         entries = keys.get("keys", [keys])
         if not isinstance(entries, list):
@@ -99,10 +101,19 @@ class CardVerifier:
         except ValueError as error:
             raise A2ADiscoveryError(f"The agent card at {url} has no canonical form: {error}", url=url) from error
         # One valid signature is enough (§8.4.3): a card has several during a key rotation.
-        for signature in card.signatures[:MAX_SIGNATURES]:
-            if self._verify(signature, payloads):
-                return
-        raise A2ADiscoveryError(f"No signature of the agent card at {url} is valid with the pinned keys", url=url)
+        if self._has_signature(card, payloads):
+            return
+        if not self._has_signature(card, [unaddressed_payload(card)]):
+            raise A2ADiscoveryError(f"No signature of the agent card at {url} is valid with the pinned keys", url=url)
+        if not self._allows_rewritten:
+            raise CardRewrittenError(
+                f"The addresses in the agent card at {url} were changed after it was signed, as gateways do. "
+                "The rest is as signed",
+                url=url,
+            )
+
+    def _has_signature(self, card: AgentCard, payloads: list[bytes]) -> bool:
+        return any(self._verify(signature, payloads) for signature in card.signatures[:MAX_SIGNATURES])
 
     def _verify(self, signature: AgentCardSignature, payloads: list[bytes]) -> bool:
         try:

@@ -5,6 +5,7 @@ Invariant: a card is encoded when it changes, not for each request.
 
 import base64
 import hashlib
+import logging
 import time
 from email.utils import formatdate
 from html import escape
@@ -18,20 +19,25 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from apcore_a2a.engine.engine import Engine
 from apcore_a2a.errors import A2AError, ExtendedAgentCardNotConfiguredError, UnsupportedOperationError, wire
 from apcore_a2a.http.asgi import Headers, Inbound, error_headers, inbound, internal, refuse_early, respond
-from apcore_a2a.http.traffic import HTTP2_KEY, TrustedProxies
+from apcore_a2a.http.forwarded import Forwarded, PublicAddress, other_address, read_forwarded
+from apcore_a2a.http.traffic import HTTP2_KEY
 from apcore_a2a.protocol import v1
-from apcore_a2a.protocol.card import AgentCard, AgentInterface, CardMode
+from apcore_a2a.protocol.card import AgentCard, AgentInterface, CardInterfaces, CardMode
 from apcore_a2a.protocol.model import GetExtendedCard, Operation
 from apcore_a2a.protocol.v03 import jsonrpc as v03
 from apcore_a2a.web import SAFE
+
+logger = logging.getLogger(__name__)
 
 CARD_PATH: Final = "/.well-known/agent-card.json"
 OLD_CARD_PATH: Final = "/.well-known/agent.json"
 JWKS_PATH: Final = "/.well-known/jwks.json"
 EXTENDED_CARD_PATH: Final = "/agent/authenticatedExtendedCard"
 MAX_AGE: Final = 300
-_ENCODERS: Final = (("1.0", v1.encode_card), ("0.3", v03.encode_card), ("hybrid", v03.encode_hybrid_card))
-MAX_ADDRESSES: Final = 32  # cached addresses. A server has few, and invented ones must not fill the memory
+_ENCODERS: Final = {"1.0": v1.encode_card, "0.3": v03.encode_card, "hybrid": v03.encode_hybrid_card}
+MAX_CACHED: Final = 96  # forms at addresses. A server has few addresses, and invented ones must not fill the memory
+
+MAX_LOGGED: Final = 8  # lines about addresses
 
 
 class _Form(Struct, frozen=True):
@@ -70,22 +76,51 @@ async def _send_form(form: _Form, request: Inbound, send: Send) -> None:
         await respond(send, 200, form.body, cache=form.headers)  # the server omits the body for HEAD
 
 
-def interfaces(base: str, *, grpc: bool = False) -> tuple[AgentInterface, ...]:
-    """Return the interfaces of this server: every binding and version at one address, the preferred one first."""
-    rest = base.rstrip("/")  # clients append paths, some without checking for a slash at the end
-    target = _grpc_target(base)
-    # 1.0 has a bare target of gRPC, host:port. 0.3.0 §5.6 requires a URL.
-    grpc_v1 = AgentInterface(url=target, protocol_binding="GRPC", protocol_version="1.0")
-    grpc_v03 = AgentInterface(url=rest, protocol_binding="GRPC", protocol_version="0.3")
-    has_grpc = grpc and bool(target)
-    return (
-        AgentInterface(url=base, protocol_binding="JSONRPC", protocol_version="1.0"),
-        AgentInterface(url=rest, protocol_binding="HTTP+JSON", protocol_version="1.0"),
-        *((grpc_v1,) if has_grpc else ()),
-        AgentInterface(url=base, protocol_binding="JSONRPC", protocol_version="0.3"),
-        AgentInterface(url=rest, protocol_binding="HTTP+JSON", protocol_version="0.3"),
-        *((grpc_v03,) if has_grpc else ()),
-    )
+class CardRules(Struct, frozen=True, kw_only=True):
+    """What a card says about the server: its form, the versions that it lists, and the paths of the bindings."""
+
+    mode: CardMode = "auto"
+    interfaces: CardInterfaces = "all"
+    rpc_path: str = ""
+    rest_path: str = ""
+    grpc: bool | None = None
+    """Whether the card offers gRPC. None: if the server of the request has announced HTTP/2."""
+
+    @property
+    def form(self) -> CardMode:
+        """The form of the card: one version alone has a form of its own."""
+        if self.interfaces != "all":
+            return self.interfaces
+        return self.mode
+
+    def interfaces_at(self, base: str, *, grpc: bool = False) -> tuple[AgentInterface, ...]:
+        """Return the interfaces of this server: every binding and version at one address, the preferred one first."""
+        root = base.rstrip("/")  # clients append paths, some without checking for a slash at the end
+        rpc = f"{root}{self.rpc_path}" if self.rpc_path else base
+        rest = f"{root}{self.rest_path}"
+        if self.interfaces == "0.3":  # one address: gateways that rewrite `url` do not rewrite a list beside it
+            return (AgentInterface(url=rpc, protocol_binding="JSONRPC", protocol_version="0.3"),)
+        target = _grpc_target(base)
+        # 1.0 has a bare target of gRPC, host:port. 0.3.0 §5.6 requires a URL.
+        grpc_v1 = AgentInterface(url=target, protocol_binding="GRPC", protocol_version="1.0")
+        grpc_v03 = AgentInterface(url=root, protocol_binding="GRPC", protocol_version="0.3")
+        has_grpc = grpc and bool(target)
+        listed = (
+            AgentInterface(url=rpc, protocol_binding="JSONRPC", protocol_version="1.0"),
+            AgentInterface(url=rest, protocol_binding="HTTP+JSON", protocol_version="1.0"),
+            *((grpc_v1,) if has_grpc else ()),
+            AgentInterface(url=rpc, protocol_binding="JSONRPC", protocol_version="0.3"),
+            AgentInterface(url=rest, protocol_binding="HTTP+JSON", protocol_version="0.3"),
+            *((grpc_v03,) if has_grpc else ()),
+        )
+        return self.select(listed)
+
+    def select(self, listed: tuple[AgentInterface, ...]) -> tuple[AgentInterface, ...]:
+        """Return the interfaces of the versions that the card lists."""
+        if self.interfaces == "all":
+            return listed
+        major = self.interfaces.partition(".")[0]
+        return tuple(one for one in listed if one.protocol_version.partition(".")[0] == major)
 
 
 def _grpc_target(base: str) -> str:
@@ -110,11 +145,10 @@ class CardSigner(Protocol):
 class CardEndpoint:
     """Holds and serves the public card.
 
-    `mode` "auto" serves what fits the request: the pure 1.0 card for `A2A-Version: 1.0`, the pure 0.3 card at the old
-    path, otherwise a card that both generations of clients can read. Any other mode serves that form alone.
+    The form "auto" serves what fits the request: the pure 1.0 card for `A2A-Version: 1.0`, the pure 0.3 card at the old
+    path, otherwise a card that both generations of clients can read. Any other form serves that one alone.
 
-    Without `url`, a card has the address at which its request arrived: that of the socket, or the one that a trusted
-    proxy forwarded. The Host header is not used, because any client can set it.
+    A card without interfaces gets those of this server, at the address that the client has used.
 
     A `signer` adds signatures to every card that is served here.
     """
@@ -123,22 +157,17 @@ class CardEndpoint:
         self,
         card: AgentCard,
         *,
-        url: str | None = None,
-        mode: CardMode = "auto",
-        proxies: tuple[str, ...] = (),
+        address: PublicAddress | None = None,
+        rules: CardRules | None = None,
         signer: CardSigner | None = None,
-        grpc: bool | None = None,
     ) -> None:
-        """`grpc`: whether the card offers gRPC. None: if the server of the request has announced HTTP/2."""
         self.card = card
-        self._grpc = grpc
         self.signer = signer
-        self._url = url
-        self._mode = mode
-        self._proxies = TrustedProxies(proxies)
+        self._public = address or PublicAddress(uses_host=signer is None)
+        self._rules = rules or CardRules()
         self._modified = time.time()
-        # By address and whether the card offers gRPC, then by the name of the form.
-        self._forms: dict[tuple[str, bool], dict[str, _Form]] = {}
+        self._forms: dict[tuple[str, str, bool], _Form] = {}  # by the name of the form, address, and offer of gRPC
+        self._logged: set[str] = set()  # addresses that clients have used, and that the card does not name
 
     def replace(self, card: AgentCard) -> None:
         """Serve another card from now on."""
@@ -146,73 +175,72 @@ class CardEndpoint:
         self._modified = time.time()
         self._forms = {}
 
+    @property
+    def cached_forms(self) -> int:
+        return len(self._forms)
+
     def at(self, card: AgentCard, scope: Scope, form: str) -> AgentCard:
         """Return a card with the address at which it is served, signed if there is a signer."""
         address = self._address(scope)
+        listed = self._rules.select(card.supported_interfaces)
         if not card.supported_interfaces:
-            card = replace(card, supported_interfaces=interfaces(address, grpc=self._offers_grpc(scope)))
+            listed = self._rules.interfaces_at(address, grpc=self._offers_grpc(scope))
+        card = replace(card, supported_interfaces=listed)
         if self.signer is None:
             return card
         return self.signer.sign(card, form, address)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = inbound(scope)
-        forms = self._encoded(scope)
-        form = forms[self._choose(scope["path"], request.version())]
+        self._compare_address(scope, request)
+        form = self._encoded(scope, self._choose(scope["path"], request.version()))
         await _send_form(form, request, send)
 
-    def _encoded(self, scope: Scope) -> dict[str, _Form]:
-        """Return the card in every form, for the address of the request."""
+    def _encoded(self, scope: Scope, form: str) -> _Form:
+        """Return the card in a form, for the address of the request."""
         address = ""
         if not self.card.supported_interfaces or self.signer is not None:
             address = self._address(scope)
-        key = (address, self._offers_grpc(scope))
+        key = (form, address, self._offers_grpc(scope))
         if key not in self._forms:
-            if len(self._forms) >= MAX_ADDRESSES:
+            if len(self._forms) >= MAX_CACHED:
                 self._forms.clear()
-            self._forms[key] = {
-                form: _form(encode(self.at(self.card, scope, form)), self._modified) for form, encode in _ENCODERS
-            }
+            body = _ENCODERS[form](self.at(self.card, scope, form))
+            self._forms[key] = _form(body, self._modified)
         return self._forms[key]
 
     def _offers_grpc(self, scope: Scope) -> bool:
-        if self._grpc is not None:
-            return self._grpc
+        if self._rules.grpc is not None:
+            return self._rules.grpc
         support = (scope.get("state") or {}).get(HTTP2_KEY)
         return support is not None and bool(support.is_installed)
 
     def _address(self, scope: Scope) -> str:
-        """Return the URL at which the client reached this server, from the socket and trusted proxies only."""
-        if self._url is not None:
-            return self._url
-        host, port = scope.get("server") or ("localhost", None)
-        scheme = scope.get("scheme", "http")
-        prefix = scope.get("root_path", "").rstrip("/")
-        address = f"[{host}]" if ":" in host else host  # an IPv6 address stands in brackets
-        usual_port = 443 if scheme == "https" else 80
-        if port is not None and port != usual_port:
-            address = f"{address}:{port}"
-        peer = scope.get("client")
-        if peer is not None and peer[0] in self._proxies:
-            headers = inbound(scope)
-            scheme = _last(headers.text(b"x-forwarded-proto")).lower() or scheme
-            address = _last(headers.text(b"x-forwarded-host")) or address
-            prefix = _last(headers.text(b"x-forwarded-prefix")).rstrip("/") + prefix
-        return f"{scheme}://{address}{prefix}/"
+        return self._public.of(scope)
+
+    def _compare_address(self, scope: Scope, request: Inbound) -> None:
+        """Log if the card has another address than the one that the client has used: the next call may not arrive."""
+        said = self.card.supported_interfaces[0].url if self.card.supported_interfaces else self._address(scope)
+        used = other_address(said, scope)
+        if not used or used in self._logged or len(self._logged) >= MAX_LOGGED:
+            return
+        self._logged.add(used)
+        advice = "set --url (in Python: url=) to the public address"
+        if not self._public.trusts_peer(scope) and read_forwarded(request.headers) != Forwarded():
+            advice += ", or name the proxy in --trusted-proxies"
+        logger.warning(
+            "the card names another address than a client has used", extra={"card": said, "used": used, "hint": advice}
+        )
 
     def _choose(self, path: str, version: str) -> str:
-        if self._mode != "auto":
-            return self._mode
+        form = self._rules.form
+        if form != "auto":
+            return form
         if path.endswith(OLD_CARD_PATH):
             return "0.3"
         if version.startswith("1."):
             return "1.0"
         return "hybrid"
-
-
-def _last(values: str) -> str:
-    """Return the last value of a list. Some proxies append their value to a list that the client may have made up."""
-    return values.rpartition(",")[2].strip()
 
 
 class ExtendedCardEndpoint:

@@ -11,16 +11,18 @@ from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
+from apcore_a2a.engine.context import Observer
 from apcore_a2a.engine.engine import Engine
 from apcore_a2a.errors import A2AError, StoreUnavailableError
 from apcore_a2a.http.asgi import path_of, respond
-from apcore_a2a.protocol.model import encode
+from apcore_a2a.protocol.model import TaskState, encode
 
 logger = logging.getLogger(__name__)
 
 HEALTH: Final = "/health"
 LIVE: Final = "/health/live"
 READY: Final = "/health/ready"
+PING: Final = "/ping"
 CHECK_INTERVAL: Final = 1.0  # seconds
 STORE_TIMEOUT: Final = 2.0  # seconds to wait for the store
 NO_THREADS: Final = "Every thread is held by a function that does not return"
@@ -111,6 +113,47 @@ class HealthEndpoint:
             logger.exception("the health check of the task store failed")
             return StoreUnavailableError.text
         return ""
+
+
+# ---- ping -----------------------------------------------------------------------------------------------------------
+# AWS Bedrock AgentCore polls /ping, ends a session that has been idle for long, and keeps a busy one. A fresh time in
+# every answer would keep idle sessions alive for ever. An answer that is never busy would end them while a task runs.
+
+
+class Activity(Observer):
+    """The time of the last activity of an engine: the last begin or end of a run or of a stream."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self.now = clock
+        self.last = clock()
+
+    def run_started(self, task_id: str) -> None:
+        self.last = self.now()
+
+    def run_ended(self, task_id: str, state: TaskState, seconds: float) -> None:
+        self.last = self.now()
+
+    def stream_opened(self, task_id: str) -> None:
+        self.last = self.now()
+
+    def stream_closed(self, task_id: str) -> None:
+        self.last = self.now()
+
+
+class PingEndpoint:
+    """GET /ping: whether a task runs, and the time of the last activity, which is now while a task runs."""
+
+    def __init__(self, *watched: tuple[Engine, Activity]) -> None:
+        self._watched = watched
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_busy = any(engine.active_tasks for engine, _ in self._watched)
+        if is_busy:
+            updated = max(activity.now() for _, activity in self._watched)
+        else:
+            updated = max(activity.last for _, activity in self._watched)
+        status = "HealthyBusy" if is_busy else "Healthy"
+        await respond(send, 200, encode({"status": status, "time_of_last_update": int(updated)}))
 
 
 async def _send_unhealthy(send: Send, reason: str) -> None:

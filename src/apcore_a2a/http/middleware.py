@@ -1,27 +1,17 @@
-"""Middleware before the routes: checks of Host and Origin, forwarded addresses, client certificates, and dispatch."""
+"""Middleware before the routes: checks of Host and Origin, client certificates, other paths, and dispatch."""
 
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping
-from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from msgspec import Struct
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from apcore_a2a.errors import InvalidRequestError
-from apcore_a2a.http.asgi import (
-    A2A_JSON,
-    CLIENT_KEY,
-    CLOSE,
-    JSON,
-    inbound,
-    is_grpc,
-    media_type,
-    path_of,
-    refuse_early,
-)
+from apcore_a2a.http.asgi import A2A_JSON, CLOSE, JSON, inbound, is_grpc, media_type, path_of, refuse_early
 from apcore_a2a.http.traffic import CERTIFICATE_KEY, TrustedProxies
-from apcore_a2a.web import is_loopback
+from apcore_a2a.web import is_allowed_host, is_loopback, read_host
 
 # `OriginGate` rejects requests that a page of another origin makes a browser send to this server.
 #
@@ -54,6 +44,15 @@ def _names_two_hosts(scope: Scope) -> bool:
     return [name for name, _ in scope["headers"]].count(b"host") > 1
 
 
+class OwnNames(Struct, frozen=True, kw_only=True):
+    """The names of this server, besides those of this machine."""
+
+    url: str | None = None
+    allowed_hosts: tuple[str, ...] = ()
+    any_host: bool = False
+    """Whether no browser runs where the server runs, so that any Host is accepted."""
+
+
 class OriginGate:
     """Rejects requests for another host with 421, and requests of pages of another origin with 403."""
 
@@ -62,7 +61,7 @@ class OriginGate:
         app: ASGIApp,
         *,
         host: str,
-        url: str | None,
+        names: OwnNames,
         origins: tuple[str, ...],
         proxies: tuple[str, ...],
         is_open: bool = False,
@@ -73,8 +72,10 @@ class OriginGate:
         self._origins = frozenset(origins)
         self._proxies = TrustedProxies(proxies)
         self._names = {host}
-        if url is not None:
-            address = urlsplit(url)
+        self._allowed_hosts = names.allowed_hosts
+        self._any_host = names.any_host
+        if names.url is not None:
+            address = urlsplit(names.url)
             self._names.add(address.hostname or "")
             self._origins |= {f"{address.scheme}://{address.netloc}"}
         # The last accepted Host: clients repeat the same one.
@@ -107,6 +108,8 @@ class OriginGate:
 
     def _must_be_local(self, scope: Scope) -> bool:
         """Whether Host must be a local name: on a loopback address, or over loopback if no credentials are needed."""
+        if self._any_host:
+            return False
         if self._on_loopback:
             return True
         here = scope.get("server")
@@ -117,12 +120,13 @@ class OriginGate:
         peer = scope.get("client")
         if peer is not None and peer[0] in self._proxies:  # a trusted proxy forwards the Host of its client
             return True
-        try:
-            name = urlsplit(f"//{host.decode('latin-1')}").hostname or ""
-        except ValueError:
+        given = read_host(host.decode("latin-1"))
+        if given is None:
             return False
-        if name not in self._names and not is_loopback(name) and not self._is_name_of_this_machine(name):
-            return False
+        name = given.name.strip("[]")
+        if not (name in self._names or is_loopback(name) or is_allowed_host(given, self._allowed_hosts)):
+            if not self._is_name_of_this_machine(name):
+                return False
         self._known_host = host
         return True
 
@@ -145,55 +149,6 @@ class OriginGate:
             return True
         # On other interfaces, JSON needs no check: the browser sends a CORS preflight for it, which fails.
         return scope["method"] not in READS and media_type(request) not in (JSON, A2A_JSON)
-
-
-# ---- the address behind a proxy -------------------------------------------------------------------------------------
-# The client's address, as a trusted proxy reports it.
-#
-# Invariant: only values that a trusted proxy wrote are used. Each proxy appends the address of its client to
-# X-Forwarded-For, so the list is read from its end, as long as the writers are trusted. The client may have made up the
-# values before that.
-
-
-class ForwardedClient:
-    """Puts the client's address into the scope of a request that came through a trusted proxy."""
-
-    def __init__(self, app: ASGIApp, *, proxies: tuple[str, ...]) -> None:
-        self._app = app
-        self._proxies = TrustedProxies(proxies)
-
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        peer = scope.get("client")
-        if peer is not None and peer[0] in self._proxies:
-            scope[CLIENT_KEY] = (self._client_address(scope, peer[0]), 0)
-        return self._app(scope, receive, send)
-
-    def _client_address(self, scope: Scope, peer: str) -> str:
-        forwarded: list[str] = []
-        for name, value in scope["headers"]:
-            if name == b"x-forwarded-for":  # several of these headers are one list
-                forwarded += value.decode("latin-1").split(",")
-        client = peer
-        for text in reversed(forwarded):
-            address = _read_address(text.strip())
-            if address is None:
-                break
-            client = address
-            if address not in self._proxies:
-                break
-        return client
-
-
-def _read_address(text: str) -> str | None:
-    """Parse an address, or return None. Some proxies add a port: 10.0.0.1:4711, [::1]:4711."""
-    if text.startswith("["):
-        text = text[1:].partition("]")[0]
-    elif text.count(":") == 1:
-        text = text.partition(":")[0]
-    try:
-        return str(ip_address(text))
-    except ValueError:
-        return None
 
 
 # ---- a caller's certificate -----------------------------------------------------------------------------------------
@@ -241,6 +196,32 @@ def _verified_certificate(scope: Scope) -> bytes:
     lines = next(iter(chain)).split()
     begin, end = (line.split() for line in _PEM_LINES)
     return "".join(lines[len(begin) : -len(end)]).encode()
+
+
+# ---- other paths ----------------------------------------------------------------------------------------------------
+
+
+class PathAliases:
+    """Answers at further paths that a platform prescribes: one for JSON-RPC, and a prefix for those of REST.
+
+    The request continues with its usual path, so every check behind this one applies to it as well.
+    """
+
+    def __init__(self, app: ASGIApp, *, rpc: str, rest: str) -> None:
+        self._app = app
+        self._rpc = rpc
+        self._rest = rest
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        path = path_of(scope)
+        if path.rstrip("/") == self._rpc:
+            path = "/"
+        elif path.startswith(f"{self._rest}/"):
+            path = path.removeprefix(self._rest)
+        else:
+            return self._app(scope, receive, send)
+        root = scope.get("root_path", "").rstrip("/")
+        return self._app({**scope, "path": f"{root}{path}"}, receive, send)
 
 
 # ---- dispatch -------------------------------------------------------------------------------------------------------

@@ -20,6 +20,9 @@ SecurityScheme = dict[str, dict[str, Any]]  # {"httpAuthSecurityScheme": {"schem
 CardMode = Literal["auto", "1.0", "0.3", "hybrid"]
 """The form of the card that an agent serves: the one that fits the request, or always the same."""
 
+CardInterfaces = Literal["all", "1.0", "0.3"]
+"""The versions whose interfaces a card lists. One version alone has one place for its addresses."""
+
 
 STATE_HISTORY: Final = "urn:apcore:a2a:state-transitions:1"
 """The extension of an agent whose tasks record their past states. 0.3 has a capability for it."""

@@ -1,6 +1,7 @@
 """The forms of a card that are signed: the one of A2A 1.0 §8.4.1, and those of other implementations.
 
-Each form determines the card, so a signature of any form is a signature of that card.
+Each form determines the card, so a signature of any form is a signature of that card. The exception is
+`unaddressed_payload`.
 """
 
 import json
@@ -35,6 +36,19 @@ def payloads_1(card: AgentCard) -> list[bytes]:
     """
     standard = standard_form(card)
     return _distinct(canonicalize(standard), canonicalize(without_empty(standard)))
+
+
+def unaddressed_payload(card: AgentCard) -> bytes:
+    """Return the payload of a card of 1.0 without its addresses, which a gateway may have to change.
+
+    It is not a card, because a card has addresses. So a signature of it is none of a card.
+
+    Raises:
+        ValueError: the card has no canonical form.
+    """
+    form = standard_form(card)
+    del form["supportedInterfaces"]
+    return canonicalize(form)
 
 
 def payloads_03(card: AgentCard) -> list[bytes]:

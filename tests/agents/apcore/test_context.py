@@ -6,7 +6,7 @@ from typing import Any
 import apcore
 import pytest
 
-from apcore_a2a.agent import Caller
+from apcore_a2a.agent import SESSION_HEADER, Caller
 from apcore_a2a.agents.apcore import call as keys
 from apcore_a2a.protocol.model import Message, Part, Role
 from tests.agents.apcore.running import EXECUTORS, Add, Data, Spy, agent_of, call_of, registry_of, run
@@ -66,6 +66,12 @@ async def test_a_module_knows_its_task() -> None:
     assert seen[keys.MESSAGE]["messageId"] == "m-1"
     assert seen[keys.MESSAGE]["parts"] == [{"text": "hi"}]
     assert seen[keys.APPROVAL] is None
+    assert seen[keys.SESSION] is None
+
+
+async def test_a_module_knows_the_session_of_its_platform() -> None:
+    spy = await spied("hi", raw_headers={SESSION_HEADER: b"s-1"})
+    assert spy.seen[keys.SESSION] == "s-1"
 
 
 async def test_peer_weakness_14_a_module_knows_the_conversation_oldest_first() -> None:
@@ -112,5 +118,5 @@ async def test_two_calls_share_no_data() -> None:
 
 def test_the_keys_are_extensions_by_apcores_rules() -> None:
     names = [value for name, value in vars(keys).items() if name.isupper() and str(value).startswith("ext.")]
-    assert len(names) == 7
+    assert len(names) == 8
     assert all(name.startswith("ext.a2a.") for name in names)

@@ -12,7 +12,8 @@ from tests.cli.conftest import Ran, Terminal, scripted
 from tests.client.scripted import CARD, Request, Writer, card, respond
 
 HEADERS = {"etag": '"1"', "cache-control": "max-age=60"}
-GOOD = card("http://127.0.0.1:1")
+URL = "https://agent.example"
+GOOD = card(URL)
 
 
 def broken(ran: Ran) -> dict[str, str]:
@@ -94,19 +95,60 @@ def test_agents_of_other_implementations_are_validated(
 def test_an_invalid_card_is_reported_with_clause_and_field(changes: dict[str, Any], clause: str, problem: str) -> None:
     broken = {name: value for name, value in (GOOD | changes).items() if value is not ...}
 
-    failed = [finding for finding in check_card(broken, HEADERS) if finding.result == "fail"]
+    failed = [finding for finding in check_card(broken, HEADERS, URL) if finding.result == "fail"]
 
     assert any(finding.clause == clause and finding.message.startswith(problem) for finding in failed)
 
 
 def test_a_valid_card_passes_every_check() -> None:
-    assert {finding.result for finding in check_card(GOOD, HEADERS)} == {"pass"}
+    assert {finding.result for finding in check_card(GOOD, HEADERS, URL)} == {"pass"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "url", "problem"),
+    [
+        (
+            {},
+            "https://my-agent.run.app",
+            "supportedInterfaces[0].url names the host agent.example, but",
+        ),
+        (
+            {"url": "http://localhost:8000"},
+            URL,
+            "url names localhost, which only callers on the agent's",
+        ),
+        (
+            {"url": "https://other.example"},
+            URL,
+            "supportedInterfaces[0].url and url name different hosts",
+        ),
+        ({"url": "other.example:7"}, URL, "url names the host other.example"),
+        (
+            {"supportedInterfaces": [{"url": "http://agent.example"}]},
+            URL,
+            "supportedInterfaces[0].url is not",
+        ),
+    ],
+)
+def test_other_addresses_than_the_one_of_the_card_are_warnings(changes: dict[str, Any], url: str, problem: str) -> None:
+    found = [finding for finding in check_card(GOOD | changes, HEADERS, url) if finding.id == "card.addresses"]
+
+    assert {finding.result for finding in found} == {"warn"}
+    assert [finding.message for finding in found if finding.message.startswith(problem)] != []
+
+
+def test_an_address_that_is_no_url_is_reported_by_its_own_rule() -> None:
+    broken = GOOD | {"supportedInterfaces": [{"url": "http://[::1"}]}
+
+    assert {finding.result for finding in check_card(broken, HEADERS, URL) if finding.id == "card.addresses"} == {
+        "pass"
+    }
 
 
 def test_a_recommendation_is_only_a_warning() -> None:
     versioned = [GOOD["supportedInterfaces"][0] | {"protocolVersion": "1.0.0"}]
 
-    found = check_card(GOOD | {"supportedInterfaces": versioned}, {})
+    found = check_card(GOOD | {"supportedInterfaces": versioned}, {}, URL)
 
     assert [finding.id for finding in found if finding.result == "warn"] == [
         "card.versions",
@@ -117,7 +159,7 @@ def test_a_recommendation_is_only_a_warning() -> None:
 
 @pytest.mark.parametrize("nonsense", [None, [], "card", 7])
 def test_a_card_that_is_not_an_object_is_reported(nonsense: object) -> None:
-    assert [finding.result for finding in check_card(nonsense, {})] == ["fail"]
+    assert [finding.result for finding in check_card(nonsense, {}, URL)] == ["fail"]
 
 
 def test_an_agent_that_always_returns_the_wrong_error_fails_every_rule(terminal: Terminal) -> None:

@@ -106,6 +106,7 @@ PARTS: Final = "ext.a2a.parts"
 HISTORY: Final = "ext.a2a.history"
 DEADLINE: Final = "ext.a2a.deadline"
 APPROVAL: Final = "ext.a2a.approval"
+SESSION: Final = "ext.a2a.session"
 
 # Until 0.21 the executor is an argument, from 0.22 on the token. Passing the other one is an error.
 _PARAMETERS: Final = inspect.signature(apcore.Context.create).parameters
@@ -123,6 +124,7 @@ def make_context(call: Call, executor: Any, rest: Sequence[Part] = (), approval:
         HISTORY: call.history,
         DEADLINE: _to_wall_clock(call.deadline),
         APPROVAL: approval,
+        SESSION: call.session or None,
     }
     arguments: dict[str, Any] = {  # Any: apcore is untyped
         "identity": to_identity(call.caller),

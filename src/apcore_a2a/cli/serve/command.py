@@ -42,6 +42,7 @@ from apcore_a2a.cli.serve.targets import (
     parse_target,
 )
 from apcore_a2a.cli.serve.workers import Workers
+from apcore_a2a.hosts import default_options
 from apcore_a2a.http.metrics import make_board, reset_gauges
 from apcore_a2a.http.server.server import NotStarted, bind
 from apcore_a2a.settings import TABLE, Settings
@@ -197,6 +198,7 @@ def _serve(given: dict[str, Any]) -> int:
     _reject_old_variables()
     if not is_loopback(given["host"]) and _source_of("show_exceptions") is ParameterSource.DEFAULT_MAP:
         given["show_exceptions"] = False  # `dev --host 0.0.0.0`: other machines must not see code
+    given = {**given, **_profile_defaults(given["host_profile"])}
     if given["workers"] > 1 and given["reload"]:
         raise click.ClickException("Give either --workers or --reload, not both.")
     _reject_empty(given)
@@ -220,6 +222,14 @@ def _serve(given: dict[str, Any]) -> int:
         return _serve_application(loaded, str(target), given, changes, sockets)
     app = _build(loaded, _app_options(given) | {"auth": auth}, given, name=f"{target}: ")
     return _run(app, given, changes, sockets)
+
+
+def _profile_defaults(profile: str) -> dict[str, Any]:
+    """Return the options that a host profile sets, without those that were given."""
+    source = click.get_current_context().get_parameter_source
+    unset = (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
+    options = default_options(profile, os.environ)
+    return {name: value for name, value in options.items() if source(name) in unset}
 
 
 def _reject_empty(given: dict[str, Any]) -> None:

@@ -3,11 +3,14 @@
 from base64 import urlsafe_b64decode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, NamedTuple
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
 
 from apcore_a2a.cli.options import NOT_JSON
+from apcore_a2a.errors import A2ADiscoveryError, CardRewrittenError
+from apcore_a2a.web import is_loopback
 
 # ---- rules ----------------------------------------------------------------------------------------------------------
 # Rules, and findings about an agent.
@@ -183,6 +186,42 @@ def _check_signatures(card: Card) -> Iterator[str]:
         yield from _check_required(signature, {"protected": str, "signature": str}, path)
 
 
+def _check_addresses(card: Card, url: str) -> Iterator[str]:
+    """Compare the addresses in the card with the one at which it was found."""
+    found = urlsplit(url)
+    hosts: dict[str, str] = {}  # by host: the first field that names it
+    for path, address in _addresses(card):
+        try:
+            parts = urlsplit(address if "://" in address else f"//{address}")  # gRPC: only host:port
+            host = parts.hostname or ""
+        except ValueError:  # not a URL, which another rule reports
+            continue
+        if not host or host in hosts:
+            continue
+        hosts[host] = path
+        is_here = is_loopback(host)
+        if is_here and is_loopback(found.hostname or ""):
+            continue
+        if is_here:
+            yield f"{path} names {host}, which only callers on the agent's own machine reach"
+        elif host != found.hostname:
+            yield f"{path} names the host {host[:MAX_QUOTED]}, but the card was found at {found.hostname}"
+        elif (parts.scheme, found.scheme) == ("http", "https"):
+            yield f"{path} is not encrypted (http), but the card was found at an https address"
+    if len(hosts) > 1:
+        places = " and ".join(hosts.values())
+        yield f"{places} name different hosts: a gateway may have rewritten only some of the addresses"
+
+
+def _addresses(card: Card) -> Iterator[tuple[str, str]]:
+    for name in ("supportedInterfaces", "additionalInterfaces"):
+        for path, interface in _items(card, name):
+            yield f"{path}.url", str(_as_object(interface).get("url", ""))
+    if isinstance(card.get("url"), str):
+        yield "url", card["url"]
+
+
+ADDRESSES: Final = Rule("card.addresses", "8.2", "The card names the host at which it was found", "warn")
 SIGNED: Final = Rule("card.signed", "8.4.3", "A signature of the card is valid with the keys of --keys")
 FIELDS: Final = Rule("card.fields", "4.4.1", "The card has every required field")
 CACHING: Final = Rule("card.caching", "8.6.1", "The card has an ETag and a max-age", "warn")
@@ -197,14 +236,15 @@ CHECKS: Final[tuple[tuple[Rule, Callable[[Card], Iterator[str]]], ...]] = (
 )
 
 
-def check_card(card: object, headers: Mapping[str, str]) -> list[Finding]:
-    """Run every check of a card, given as decoded JSON, and of its response headers."""
+def check_card(card: object, headers: Mapping[str, str], url: str) -> list[Finding]:
+    """Run every check of a card, given as decoded JSON, of its response headers, and of the URL that was called."""
     if not isinstance(card, dict):
         # The other rules would add nothing to this.
         return FIELDS.judge(["the card is not a JSON object"])
     findings: list[Finding] = []
     for rule, check in CHECKS:
         findings += rule.judge(check(card))
+    findings += ADDRESSES.judge(_check_addresses(card, url))
     return findings + CACHING.judge(_check_caching(headers))
 
 
@@ -215,10 +255,12 @@ def _check_caching(headers: Mapping[str, str]) -> Iterator[str]:
         yield "no Cache-Control: max-age header"
 
 
-def check_signature(card: object, *, with_keys: bool, refused: str) -> Finding:
+def check_signature(card: object, *, with_keys: bool, refused: A2ADiscoveryError | None) -> Finding:
     """Check whether a trusted key signed the card. `refused` is the client's reason for rejecting it, if it did."""
+    if isinstance(refused, CardRewrittenError):
+        return SIGNED._replace(if_broken="warn").judge([refused.message])[0]
     if with_keys:
-        problems = [refused] if refused else []
+        problems = [refused.message] if refused else []
         return SIGNED.judge(problems)[0]
     signatures = _as_array(_as_object(card).get("signatures"))
     if not signatures:

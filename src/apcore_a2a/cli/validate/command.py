@@ -130,16 +130,16 @@ async def _check_card(common: CommonOptions, report: ValidationReport, timeout: 
     """Check the card. Return the bindings over which the agent can be tested."""
     async with open_recorded_client(common, timeout=timeout) as (client, recorder):
         card: AgentCard | None = None
-        refused = ""
+        refused: A2ADiscoveryError | None = None
         try:
             card = await client.agent_card
         except A2ADiscoveryError as error:
             if error.status is not None or not recorder.last_response.body:
                 raise  # there is no card
             # There is a card that our client cannot use. The caller wants to know which rules it breaks.
-            refused = error.message
+            refused = error
         body = recorder.last_json()
-        report.found += check_card(body, recorder.last_response.headers)
+        report.found += check_card(body, recorder.last_response.headers, common.agent)
         report.found.append(check_signature(body, with_keys=common.keys_file is not None, refused=refused))
     if card is None:
         return []

@@ -75,6 +75,8 @@ def _add_interfaces(body: Json, card: AgentCard) -> None:
     body["protocolVersion"] = PROTOCOL_VERSION
     body["url"] = url
     body["preferredTransport"] = transport
+    if len(served) == 1:
+        return  # the list is optional, and one address in two places is rewritten by some gateways in one of them
     # The main URL is repeated among the additional ones, as 0.3.0 asks (SHOULD), so that the list is complete.
     interfaces: list[Json] = []
     for one in served:

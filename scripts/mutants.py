@@ -164,7 +164,7 @@ MUTANTS: Final = (
     Mutant(
         "REST requires authentication",
         "../app/routes.py",
-        "rest = AuthMiddleware(rest, served.auth, audit=served.audit)",
+        "rest = _with_auth(rest, served)",
         "pass",
         "tests/auth/test_open_routes.py",
     ),

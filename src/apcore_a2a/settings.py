@@ -20,7 +20,7 @@ from apcore_a2a.engine.context import EngineOptions
 from apcore_a2a.hosts import PROFILES, HostProfile, HostProfileName
 from apcore_a2a.http.server.tls import ClientCertificates
 from apcore_a2a.http.traffic import MAX_BODY, MIB, TrustedProxies
-from apcore_a2a.protocol.card import CardInterfaces, CardMode
+from apcore_a2a.protocol.card import AgentExtension, CardInterfaces, CardMode
 from apcore_a2a.protocol.decoding import MAX_VALUES
 from apcore_a2a.protocol.lifecycle import StreamFinal
 from apcore_a2a.web import is_host_pattern, is_loopback
@@ -270,6 +270,10 @@ class Settings(Struct, frozen=True, kw_only=True):
         CardInterfaces,
         Option("Versions that the card lists: all, or one, if a gateway rewrites the addresses of one version only."),
     ] = "all"
+    extensions: Annotated[
+        tuple[AgentExtension, ...],
+        Option("Extensions that the card declares, besides those of this server.", unset="none", in_python_only=True),
+    ] = ()
     default_skill: Annotated[
         str, Option("Skill for messages that name none.", unset="none, unless there is only one skill")
     ] = ""

@@ -12,7 +12,7 @@ from a2a.types import a2a_pb2 as pb
 from google.protobuf import json_format
 from google.rpc import error_details_pb2, status_pb2
 
-from apcore_a2a import Call, Limits
+from apcore_a2a import AgentExtension, Call, Limits
 from apcore_a2a.http import grpc as binding
 from apcore_a2a.testing.webhook import WebhookReceiver
 from tests.fakes import COMPLETED, PATIENCE, Gate, Keys, ScriptedAgent, chunk
@@ -307,6 +307,18 @@ async def test_webhooks_are_set_and_called(serve: Serve) -> None:
                 pb.ListTaskPushNotificationConfigsRequest(task_id=task.id)
             )
             assert list(listing.configs) == []
+
+
+async def test_activated_extensions_are_metadata_of_the_answer(serve: Serve) -> None:
+    declared = [AgentExtension(uri="urn:a"), AgentExtension(uri="urn:b")]
+    metadata = [("a2a-extensions", "urn:b,urn:unknown,urn:a")]
+    async with stub_of(await serve(ScriptedAgent(), extensions=declared)) as stub:
+        call = stub.SendMessage(send("hi"), metadata=metadata)
+        assert dict(await call.initial_metadata())["a2a-extensions"] == "urn:a, urn:b"
+        await call
+        events = stub.SendStreamingMessage(send("hi", id="m-2"), metadata=metadata)
+        assert dict(await events.initial_metadata())["a2a-extensions"] == "urn:a, urn:b"
+        assert [event async for event in events] != []
 
 
 async def test_an_idempotency_key_and_a_trace_are_metadata(serve: Serve) -> None:

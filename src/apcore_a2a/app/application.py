@@ -360,12 +360,13 @@ def _engine_options(parts: Parts, settings: Settings, store: Store) -> EngineOpt
     context_messages = settings.limits.max_context_messages or getattr(store, "max_context_messages", None)
     if context_messages is not None:
         options = replace(options, context_messages=context_messages)
-    required: set[str] = set()
-    for extension in parts.card.capabilities.extensions:
-        if extension.required:
-            required.add(extension.uri)
-    streaming = bool(parts.card.capabilities.streaming)
-    return replace(options, streaming=streaming, required_extensions=frozenset(required))
+    declared = parts.card.capabilities.extensions
+    return replace(
+        options,
+        streaming=bool(parts.card.capabilities.streaming),
+        extensions=frozenset(extension.uri for extension in declared),
+        required_extensions=frozenset(extension.uri for extension in declared if extension.required),
+    )
 
 
 async def _call(hook: Hook) -> None:

@@ -147,7 +147,7 @@ def complete(card: AgentCard, settings: Settings, auth: Authenticator | None) ->
 
     These are the push notification capability, the extensions, and the security schemes.
     """
-    extensions = [*card.capabilities.extensions, IDEMPOTENCY]
+    extensions = [*card.capabilities.extensions, *settings.extensions, IDEMPOTENCY]
     if settings.state_history:
         extensions.append(PASSED_STATES)
     capabilities = replace(

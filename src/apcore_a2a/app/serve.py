@@ -34,7 +34,7 @@ from apcore_a2a.http.server.connection import GuardedProtocol, HTTP2Support
 from apcore_a2a.http.server.server import Server
 from apcore_a2a.http.server.tls import BadTLSFiles, RenewedContext, TLSFiles
 from apcore_a2a.http.traffic import HTTP2_KEY, Traffic
-from apcore_a2a.protocol.card import AgentCard, CardInterfaces, CardMode
+from apcore_a2a.protocol.card import AgentCard, AgentExtension, CardInterfaces, CardMode
 from apcore_a2a.protocol.lifecycle import StreamFinal
 from apcore_a2a.settings import TLS, Limits, Settings, new_keyword
 from apcore_a2a.storage.contract import Store, TaskStore
@@ -67,6 +67,7 @@ class ServeOptions(TypedDict, total=False):
     host_profile: HostProfileName
     card_interfaces: CardInterfaces
     card: AgentCard | None
+    extensions: Sequence[AgentExtension]
     default_skill: str
     approvals_by_caller: bool
     auth: Authenticator | Sequence[Authenticator] | None

@@ -240,6 +240,8 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     admin_role: str | None = None
     """The role that may list and cancel the tasks of all owners. None if there is no such role."""
     streaming: bool = True
+    extensions: frozenset[str] = frozenset()
+    """The extensions that the card declares."""
     required_extensions: frozenset[str] = frozenset()
     timing: Timing = Timing()
     replica: ReplicaTiming = ReplicaTiming()

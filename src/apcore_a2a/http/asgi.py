@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 from starlette.datastructures import QueryParams
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from apcore_a2a.agent import Caller
 from apcore_a2a.engine.context import CallContext, live_quota_key
@@ -159,7 +159,7 @@ class Inbound(Struct, gc=False):
             rules=dialect.RULES,
             headers=read_trace(self.headers),
             raw_headers=self.headers,
-            extensions=self._extensions(dialect),
+            extensions=self.extensions(dialect),
             idempotency_key=self._idempotency_key(),
             last_event_id=self._last_event_id(),
             peer=self.peer,
@@ -171,7 +171,8 @@ class Inbound(Struct, gc=False):
             raise InvalidParamsError(f"Idempotency-Key is longer than {MAX_KEY} characters")
         return key
 
-    def _extensions(self, dialect: Dialect) -> frozenset[str]:
+    def extensions(self, dialect: Dialect) -> frozenset[str]:
+        """Return the extensions that the request asks for."""
         asked = self.text(dialect.EXTENSIONS_HEADER.lower().encode())
         return frozenset(uri.strip() for uri in asked.split(",")) - {""}
 
@@ -302,6 +303,20 @@ async def respond(
     start = [(b"content-type", media), (b"content-length", length), *SAFE, *cache, *headers]
     await send({"type": "http.response.start", "status": status, "headers": start})
     await send({"type": "http.response.body", "body": body})
+
+
+def echo_extensions(send: Send, activated: frozenset[str], dialect: Dialect) -> Send:
+    """Return `send` that names the activated extensions in the response."""
+    if not activated:
+        return send
+    header = (dialect.EXTENSIONS_HEADER.lower().encode(), ", ".join(sorted(activated)).encode())
+
+    async def send_with_header(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], header]}
+        await send(message)
+
+    return send_with_header
 
 
 async def refuse(refused: HTTPError, body: bytes, receive: Receive, send: Send, *, media: bytes = JSON) -> None:

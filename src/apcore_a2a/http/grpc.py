@@ -25,6 +25,7 @@ from apcore_a2a.http.asgi import (
     PIECE,
     HTTPError,
     Inbound,
+    echo_extensions,
     error_headers,
     inbound,
     internal,
@@ -103,6 +104,8 @@ class GRPCBinding:
             if not deadline.has_passed:
                 await self._refuse(error, request, send)
         else:
+            activated = request.extensions(method.dialect) & self._engine.options.extensions
+            send = echo_extensions(send, activated, method.dialect)
             if deadline.has_passed:
                 if method.streams:
                     result.close()

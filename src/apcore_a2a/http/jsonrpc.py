@@ -21,6 +21,7 @@ from apcore_a2a.http.asgi import (
     HTTPError,
     Inbound,
     Locate,
+    echo_extensions,
     error_headers,
     inbound,
     internal,
@@ -81,26 +82,27 @@ class JSONRPCBinding:
         except (Exception, SystemExit) as error:  # sys.exit() in an agent that admits a message must not end the server
             known = error if isinstance(error, A2AError) else internal(error)
             reply = jsonrpc.format_error(id, request.encode_error(known, dialect or request.error_dialect()))
-            if isinstance(known, OverloadedError):
-                request.note_refusal(known)
-            await _answer_error(send, known, reply, as_event=_expects_event_stream(request, dialect, operation))
+            as_event = _expects_event_stream(request, dialect, operation)
+            await _answer_error(send, known, reply, request, as_event=as_event)
         else:
+            if context.extensions:
+                send = echo_extensions(send, context.extensions & self._engine.options.extensions, dialect)
             if SHAPES[operation].streams:
                 await send_stream(result, receive, send, dialect, head=jsonrpc.result_head(id), tail=b"}")
             else:
-                encoded = dialect.encode_result(operation, self._located(result, scope, dialect))
-                await respond(send, 200, jsonrpc.format_result(id, encoded))
+                await respond(send, 200, jsonrpc.format_result(id, self._encode(operation, result, scope, dialect)))
 
-    def _located(self, result: Any, scope: Scope, dialect: Dialect) -> Any:
-        """Return the result, with the address of the request if it is a card."""
+    def _encode(self, operation: Operation, result: Any, scope: Scope, dialect: Dialect) -> bytes:
+        """Return the encoded result of an operation, with the address of the request if it is a card."""
         if isinstance(result, AgentCard):
-            return self._locate(result, scope, dialect.VERSION)
-        return result
+            result = self._locate(result, scope, dialect.VERSION)
+        return dialect.encode_result(operation, result)
 
 
-async def _answer_error(send: Send, error: A2AError, reply: bytes, *, as_event: bool) -> None:
+async def _answer_error(send: Send, error: A2AError, reply: bytes, request: Inbound, *, as_event: bool) -> None:
     """Send an error with status 200, as in JSON-RPC, or for a limit with 429 or 503, which load balancers know."""
     if isinstance(error, OverloadedError):
+        request.note_refusal(error)
         await respond(send, wire(error).http, reply, headers=error_headers(error))
     elif as_event:
         await respond(send, 200, frame_only(reply), media=EVENT_STREAM)

@@ -19,6 +19,7 @@ from apcore_a2a.http.asgi import (
     HTTPError,
     Inbound,
     Locate,
+    echo_extensions,
     error_headers,
     inbound,
     internal,
@@ -103,7 +104,8 @@ class RESTBinding:
             body = await self._read_body(request, receive, scope["method"])
             params = _read_params(request, body, operation, path_values, dialect)
             tenant = str(getattr(params, "tenant", ""))
-            result = await self._engine.handle(operation, params, request.context(dialect, tenant))
+            context = request.context(dialect, tenant)
+            result = await self._engine.handle(operation, params, context)
         except HTTPError as refused:
             request.note_refusal(refused.error)
             body = request.encode_rest_error(refused.error, dialect, refused.status)
@@ -113,6 +115,8 @@ class RESTBinding:
         except (Exception, SystemExit) as error:  # sys.exit() in an agent that admits a message must not end the server
             await self._refuse(internal(error), request, dialect, send)
         else:
+            if context.extensions:
+                send = echo_extensions(send, context.extensions & self._engine.options.extensions, dialect)
             if SHAPES[operation].streams:
                 await send_stream(result, receive, send, dialect)
                 return

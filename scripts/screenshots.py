@@ -4,6 +4,7 @@ Starts the demo agent and a few agents with special behaviour, and operates a br
 """
 
 import asyncio
+import re
 import shutil
 import sys
 from collections.abc import AsyncIterator
@@ -15,7 +16,7 @@ from typing import Any
 import apcore
 from playwright.async_api import Browser, Page, async_playwright, expect
 
-from apcore_a2a import JWTAuthenticator
+from apcore_a2a import Call, JWTAuthenticator, Question
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Part, TaskState
 from tests.auth.tokens import SECRET, bearer
 from tests.explorer.pages import FLAGS, card, choose, press, runs, say, show
@@ -24,8 +25,15 @@ from tests.interaction.serving import serving
 from tests.processes import running
 from tests.sources import ROOT
 
-WIDE: Any = {"width": 1360, "height": 850}
-NARROW: Any = {"width": 400, "height": 800}
+SIZES: Any = {
+    "wide": {"width": 1360, "height": 850},
+    "tablet": {"width": 800, "height": 900},
+    "phone": {"width": 390, "height": 800},
+}
+WIDE: Any = SIZES["wide"]
+SEATS = Question(id="seats", text="How many seats?", schema={"type": "integer", "minimum": 1})
+FARE = Question(id="fare", text="Which class?", schema={"enum": ["economy", "business"]}, optional=True)
+PAY = Question(id="pay", text="Pay 50 EUR?", kind="approval", tool="pay", arguments={"amount": 50}, editable=True)
 MARKDOWN = """## Three findings
 
 1. **Latency** fell by *a third* after the change.
@@ -37,6 +45,26 @@ MARKDOWN = """## Three findings
 | search | 240 ms | 160 ms |
 | login | 90 ms | 61 ms |
 """
+
+
+async def book(city: str, call: Call) -> dict[str, Any]:
+    """Book a trip."""
+    return call.ask_all(SEATS, FARE, PAY)
+
+
+async def work(steps: int, call: Call) -> str:
+    """Work, and say how far it is."""
+    call.progress(0.4, "Reading page 2 of 5")
+    await GOES_ON.wait()
+    return "Read all pages."
+
+
+def crash(number: int = 3) -> float:
+    """Divide by zero."""
+    return number / 0
+
+
+GOES_ON = asyncio.Event()
 
 
 def demo() -> Any:  # Any: apcore is untyped
@@ -130,19 +158,61 @@ async def picture_keys(album: Album, page: Page, scheme: str) -> None:
     await album.take(page, f"keys-{scheme}")
 
 
-async def picture_small(album: Album, url: str) -> None:
-    async with album.open(url, NARROW) as page:
+async def picture_small(album: Album, url: str, size: str) -> None:
+    async with album.open(url, SIZES[size]) as page:
         await expect(page.locator(".pick-card")).to_have_count(3)
-        await album.take(page, "small-welcome")
+        await album.take(page, f"{size}-welcome")
         await page.get_by_role("button", name="Skills", exact=True).click()
-        await album.take(page, "small-skills")
+        await album.take(page, f"{size}-skills")
         await choose(page, "text.stats")
         await page.get_by_role("button", name="A proverb").click()
         await press(page)
         await expect(runs(page)).to_contain_text("26")
-        await album.take(page, "small-conversation")
-        await page.get_by_role("button", name="Inspect").click()
-        await album.take(page, "small-inspector")
+        await album.take(page, f"{size}-conversation")
+        for name in ("Timeline", "Wire", "Card", "Code", "Health"):
+            await page.get_by_role("button", name="Inspect").click()
+            await show(page, name)
+            await album.take(page, f"{size}-{name.lower()}")
+        for skill, sample in (("payments.transfer", "Lunch"), ("files.chart", "A week"), ("demo.flaky", "")):
+            await page.get_by_role("button", name="Skills", exact=True).click()
+            await choose(page, skill)
+            if sample:
+                await page.get_by_role("button", name=sample).click()
+            await press(page)
+            await expect(runs(page).last).to_contain_text(re.compile("Input needed|Completed|Failed"))
+            await album.take(page, f"{size}-{skill}")
+        await page.get_by_role("button", name="Skills", exact=True).click()
+        await album.take(page, f"{size}-tasks")
+
+
+async def picture_functions(album: Album, size: str) -> None:
+    """Take the states of functions: questions, progress, an exception during development."""
+    options: dict[str, Any] = {"explorer": True, "name": "travel", "host": "127.0.0.1", "show_exceptions": True}
+    GOES_ON.clear()
+    async with serving([book, work, crash], card=None, **options) as url:
+        async with album.open(f"{url}/explorer/#/skill/book", SIZES[size]) as page:
+            await page.get_by_label("Message text").fill("Rome, next week")
+            await page.keyboard.press("Enter")
+            await expect(page.get_by_role("group", name="Questions")).to_be_visible()
+            await album.take(page, f"{size}-questions")
+            await page.get_by_role("button", name="Send the answers").click()
+            await album.take(page, f"{size}-questions-complaints")
+            await page.get_by_label("Answer").first.fill("2")
+            await page.get_by_role("button", name="Reject").click()
+            await page.get_by_role("button", name="Send the answers").click()
+            await expect(runs(page)).to_contain_text("Completed")
+            await album.take(page, f"{size}-answered")
+            await page.goto(f"{url}/explorer/#/skill/work")
+            await page.get_by_label("steps").fill("5")
+            await press(page)
+            await expect(page.get_by_role("progressbar")).to_be_visible()
+            await album.take(page, f"{size}-progress")
+            GOES_ON.set()
+            await expect(runs(page).last).to_contain_text("Read all pages.")
+            await page.goto(f"{url}/explorer/#/skill/crash")
+            await press(page)
+            await expect(runs(page).last).to_contain_text("ZeroDivisionError")
+            await album.take(page, f"{size}-exception")
 
 
 async def picture_credentials(album: Album) -> None:
@@ -157,6 +227,23 @@ async def picture_credentials(album: Album) -> None:
             await page.get_by_role("button", name="Done").click()
             await show(page, "Card")
             await album.take(page, "extended-card")
+
+
+async def picture_sign_in(album: Album, size: str) -> None:
+    """Take the dialogs for the schemes of a card: an issuer, an API key, and a scheme that a page cannot use."""
+    flow: dict[str, Any] = {"authorizationUrl": "https://id.example.com/authorize", "scopes": {"read": "", "write": ""}}
+    flow["tokenUrl"] = "https://id.example.com/token"
+    schemes = {
+        "oauth": {
+            "oauth2SecurityScheme": {"flows": {"authorizationCode": {**flow, "scopes": {"read": "", "write": ""}}}}
+        },
+        "key": {"apiKeySecurityScheme": {"name": "X-API-Key", "location": "header"}},
+        "certificate": {"mtlsSecurityScheme": {}},
+    }
+    async with serving(ScriptedAgent(), card=card(security_schemes=schemes), explorer=True) as url:
+        async with album.open(f"{url}/explorer/", SIZES[size]) as page:
+            await page.get_by_role("button", name="Sign in").click()
+            await album.take(page, f"{size}-sign-in")
 
 
 async def picture_answers(album: Album) -> None:
@@ -228,7 +315,11 @@ async def main(folder: Path, store: Path) -> None:
             async with serving(demo(), card=None, explorer=True, metrics=True, name="demo", description=about) as url:
                 await picture_demo(album, f"{url}/explorer/", scheme)
                 if scheme == "light":
-                    await picture_small(album, f"{url}/explorer/")
+                    for size in ("tablet", "phone"):
+                        await picture_small(album, f"{url}/explorer/", size)
+        for size in SIZES:
+            await picture_functions(album, size)
+            await picture_sign_in(album, size)
         await picture_credentials(album)
         await picture_answers(album)
         await picture_webhooks(album)

@@ -6,7 +6,7 @@ import { uuid } from "./format";
 import { isObject, parse, record } from "./json";
 import { readEvents, readText, start, type WireRequest } from "./wire";
 
-const meta = (name: string): string => document.querySelector<HTMLMetaElement>(`meta[name="${name}"]`)?.content ?? "";
+export const meta = (name: string): string => document.querySelector<HTMLMetaElement>(`meta[name="${name}"]`)?.content ?? "";
 
 /** The address for requests: relative to the page, so that proxies and mounts do not matter. */
 export const ROOT = new URL(meta("a2a-root") || "../", location.origin + location.pathname).href;
@@ -17,10 +17,13 @@ const CARD_URL = new URL(".well-known/agent-card.json", ROOT).href;
 
 export type Connection = "connecting" | "online" | "gone" | "back";
 export interface Credentials {
-  kind: "bearer" | "key";
+  kind: "bearer" | "basic" | "key";
   header: string;
   value: string;
 }
+
+/** What stands before the secret in its header. */
+export const PREFIXES: Record<Credentials["kind"], string> = { bearer: "Bearer ", basic: "Basic ", key: "" };
 
 export const connection = signal<Connection>("connecting");
 export const publicCard = signal<Card | null>(null);
@@ -44,7 +47,7 @@ export function headers(): Record<string, string> {
   const required = (card.value?.extensions ?? []).filter((extension) => extension.required);
   if (required.length) found["A2A-Extensions"] = required.map((extension) => extension.uri).join(", ");
   const shown = credentials.value;
-  if (shown?.value) found[shown.header] = shown.kind === "bearer" ? `Bearer ${shown.value}` : shown.value;
+  if (shown?.value) found[shown.header] = PREFIXES[shown.kind] + shown.value;
   return found;
 }
 

@@ -1,11 +1,11 @@
 // The state of the page: the conversation, the skill and the task it shows, and the address bar.
 import { batch, computed, effect, signal } from "@preact/signals";
-import { AgentError, decodeTask, isOver, type Message, type Part, type State, type Task } from "./a2a";
+import { AgentError, decodeTask, isOver, LABELS, type Message, type Part, type State, type Task } from "./a2a";
 import * as agent from "./agent";
 import type { Sample, Skill } from "./card";
 import { toBase64, uuid } from "./format";
 import { isObject, list, parse, pretty, record, text } from "./json";
-import { listenToRuns, Run, type Mode } from "./run";
+import { listenToRuns, Run, titleOf, type Mode } from "./run";
 import { filePlace, startValue, validate } from "./schema";
 
 // ---- conversations --------------------------------------------------------------------------------------------------
@@ -46,6 +46,13 @@ function contextOf(conversation: Conversation): string {
 export const currentContext = computed(() => {
   for (const run of current.value.runs) void run.tick.value;
   return contextOf(current.value);
+});
+
+/** What the conversation began with, on one line. */
+export const currentTitle = computed(() => {
+  const [first] = current.value.runs;
+  if (first) void first.tick.value;
+  return first?.title ?? "";
 });
 
 /** The run of this conversation that waits for a reply. */
@@ -215,7 +222,7 @@ export function composeMessage(parts: Part[], to: Run | null): Message {
 
 export function submit(mode: Mode): Run | null {
   const waiting = waitingRun.value;
-  const to = waiting && !waiting.approval ? waiting : null;
+  const to = waiting && !asksOnlyApprovals(waiting) ? waiting : null;
   const parts = to ? composeReply() : composeParts();
   if (!parts) return null;
   if (to) {
@@ -254,11 +261,19 @@ function noteViolations(run: Run): void {
   edit({ complaints });
 }
 
+/** Whether the user decides with buttons, so that the composer stays free for the next message. */
+export function asksOnlyApprovals(run: Run): boolean {
+  const { questions } = run;
+  return questions.length > 0 && questions.every((question) => question.isApproval);
+}
+
 export function decide(run: Run, isApproved: boolean): void {
-  if (!run.approval) return;
-  const word = isApproved ? "approve" : "reject";
+  if (run.approval) answer(run, [{ text: isApproved ? "approve" : "reject" }]);
+}
+
+export function answer(run: Run, parts: Part[]): void {
   run.mode = "stream";
-  void run.send(composeMessage([{ text: word }], run));
+  void run.send(composeMessage(parts, run));
 }
 
 export function again(run: Run): void {
@@ -279,6 +294,7 @@ export interface Row {
   id: string;
   contextId: string;
   skillId: string;
+  title: string; // what the user said first
   state: State;
   timestamp: string;
 }
@@ -293,6 +309,7 @@ export interface Listing {
 const PAGE = 50;
 export const stateFilter = signal<State | "">("");
 export const contextFilter = signal("");
+export const taskSearch = signal("");
 export const sinceFilter = signal(0); // minutes; 0 is any time
 export const listing = signal<Listing>({ rows: [], next: "", total: 0, isLoading: false, failure: "" });
 let listed = 0; // the number of the latest request, to ignore the responses of earlier ones
@@ -301,6 +318,7 @@ const toRow = (task: Task): Row => ({
   id: task.id,
   contextId: task.contextId,
   skillId: text(record(task.history[0]?.metadata)["skillId"]) || text(record(task.metadata)["skillId"]),
+  title: titleOf(task.history),
   state: task.status.state,
   timestamp: task.status.timestamp,
 });
@@ -317,6 +335,17 @@ function listParams(pageToken: string): Record<string, unknown> {
   if (!isNew) params["includeArtifacts"] = false;
   return params;
 }
+
+/** The loaded rows that contain every word of the search. Agents cannot search, so only loaded rows are found. */
+export const foundRows = computed<Row[]>(() => {
+  const words = taskSearch.value.toLowerCase().split(/\s+/).filter(Boolean);
+  const { rows } = listing.value;
+  if (!words.length) return rows;
+  return rows.filter((row) => {
+    const hay = `${row.title} ${row.skillId} ${row.id} ${row.contextId} ${LABELS[row.state]}`.toLowerCase();
+    return words.every((word) => hay.includes(word));
+  });
+});
 
 export async function listTasks(options: { more?: boolean; quiet?: boolean } = {}): Promise<void> {
   const before = listing.value;
@@ -353,6 +382,7 @@ listenToRuns((run) => {
     id: run.taskId,
     contextId: run.contextId,
     skillId: run.skillId,
+    title: run.title,
     state: run.state,
     timestamp: run.status.timestamp || new Date().toISOString(),
   };

@@ -29,10 +29,18 @@ export interface Sample {
   input: unknown; // an object for a form, a string for a message
 }
 export type Badge = "streaming" | "approval" | "read-only" | "destructive";
+/** How this page can obtain or take the credentials of a scheme. "none": it cannot. */
+export type Way = "bearer" | "key" | "basic" | "code" | "none";
 export interface SchemeInfo {
   name: string;
   kind: string;
+  way: Way;
   header: string; // the header of an API key; empty for other kinds
+  about: string; // what the user should know, such as why the page cannot use the scheme
+  authorizationUrl: string; // of an authorization code flow
+  tokenUrl: string;
+  discoveryUrl: string; // of OpenID Connect
+  scopes: string[];
 }
 export interface Card {
   raw: Record<string, any>;
@@ -74,7 +82,7 @@ export function readCard(raw: Record<string, any>): Card {
       required: extension["required"] === true,
     })),
     skills: list(raw["skills"]).filter(isObject).map((skill) => readSkill(skill, record(described[text(skill["id"])]), raw)),
-    schemes: Object.entries(record(raw["securitySchemes"])).map(([name, scheme]) => readScheme(name, record(scheme))),
+    schemes: Object.entries(record(raw["securitySchemes"])).map(([name, scheme]) => readScheme(name, record(scheme), requiredScopes(raw, name))),
     signatures: list(raw["signatures"]).map(record),
     isOurs: extensions.some((extension) => extension["uri"] === IDEMPOTENCY),
   };
@@ -142,26 +150,50 @@ function readSamples(skill: Record<string, any>, described: Record<string, any>)
     .map((example) => ({ title: example.length > 60 ? `${example.slice(0, 57)}…` : example, input: example }));
 }
 
-function readScheme(name: string, scheme: Record<string, any>): SchemeInfo {
-  const key = record(scheme["apiKeySecurityScheme"] ?? (scheme["type"] === "apiKey" ? scheme : null));
-  if (key["name"]) {
-    const place = text(key["location"]) || text(key["in"]);
-    return { name, kind: `API key (${place})`, header: place === "header" ? text(key["name"]) : "" };
+/** The scopes that the card's security requirements name for a scheme. */
+function requiredScopes(raw: Record<string, any>, name: string): string[] {
+  const found = new Set<string>();
+  for (const item of list(raw["securityRequirements"] ?? raw["security"])) {
+    const needed = record(record(item)["schemes"] ?? item)[name];
+    for (const scope of list(record(needed)["list"] ?? needed).map(text)) if (scope) found.add(scope);
   }
-  const http = record(scheme["httpAuthSecurityScheme"] ?? (scheme["type"] === "http" ? scheme : null));
-  if (http["scheme"]) return { name, kind: `HTTP ${text(http["scheme"])}`, header: "" };
-  const kinds: Record<string, string> = {
-    oauth2SecurityScheme: "OAuth 2.0",
-    openIdConnectSecurityScheme: "OpenID Connect",
-    mtlsSecurityScheme: "mutual TLS",
-    oauth2: "OAuth 2.0",
-    openIdConnect: "OpenID Connect",
-    mutualTLS: "mutual TLS",
+  return [...found];
+}
+
+function readScheme(name: string, scheme: Record<string, any>, required: string[]): SchemeInfo {
+  const info = (way: Way, kind: string, more: Partial<SchemeInfo> = {}): SchemeInfo => ({
+    ...{ name, kind, way, header: "", about: "", authorizationUrl: "", tokenUrl: "", discoveryUrl: "", scopes: required },
+    ...more,
+  });
+  // 1.0 nests a scheme below its kind, 0.3 has the kind in a field.
+  const member = (nested: string, type: string): Record<string, any> | null => {
+    if (isObject(scheme[nested])) return scheme[nested];
+    return scheme["type"] === type ? scheme : null;
   };
-  for (const [member, kind] of Object.entries(kinds)) {
-    if (scheme[member] || scheme["type"] === member) return { name, kind, header: "" };
+  const key = member("apiKeySecurityScheme", "apiKey");
+  if (key) {
+    const place = text(key["location"]) || text(key["in"]);
+    if (place === "header") return info("key", `API key in ${text(key["name"])}`, { header: text(key["name"]) });
+    return info("none", `API key (${place})`, { about: `A page can send an API key only in a header, and this one belongs into the ${place || "request"}.` });
   }
-  return { name, kind: "unknown", header: "" };
+  const http = member("httpAuthSecurityScheme", "http");
+  if (http) {
+    const kind = text(http["scheme"]).toLowerCase();
+    if (kind === "basic") return info("basic", "HTTP Basic");
+    if (kind === "bearer") return info("bearer", "Bearer token");
+    return info("none", `HTTP ${text(http["scheme"])}`, { about: "This page does not support this scheme." });
+  }
+  const connect = member("openIdConnectSecurityScheme", "openIdConnect");
+  if (connect) return info("code", "OpenID Connect", { discoveryUrl: text(connect["openIdConnectUrl"]), scopes: required.includes("openid") ? required : ["openid", ...required] });
+  const oauth = member("oauth2SecurityScheme", "oauth2");
+  if (oauth) {
+    const flow = record(record(oauth["flows"])["authorizationCode"]);
+    const scopes = required.length ? required : Object.keys(record(flow["scopes"]));
+    if (text(flow["authorizationUrl"])) return info("code", "OAuth 2.0", { authorizationUrl: text(flow["authorizationUrl"]), tokenUrl: text(flow["tokenUrl"]), scopes });
+    return info("bearer", "OAuth 2.0", { about: "The card describes no flow that a browser can use. Get a token elsewhere, and enter it." });
+  }
+  if (member("mtlsSecurityScheme", "mutualTLS")) return info("none", "mutual TLS", { about: "The browser presents the client certificate. Import it there." });
+  return info("none", "unknown", { about: "This page does not know this scheme." });
 }
 
 /** Skills grouped by the part of their ids before the first dot, slash or colon. Single skills form one group. */
@@ -237,7 +269,9 @@ function checkInterfaces(raw: Record<string, any>, say: Say): void {
   list(raw["supportedInterfaces"]).forEach((item, index) => {
     const pointer = `/supportedInterfaces/${index}`;
     const entry = record(item);
-    if (!isAddress(entry["url"])) say("error", `${pointer}/url`, "url must be an absolute http or https address");
+    // gRPC addresses are host:port, without a scheme.
+    const isRpc = text(entry["protocolBinding"]) === "GRPC" && /^[^\s/]+(:\d+)?\/?$/.test(text(entry["url"]));
+    if (!isRpc && !isAddress(entry["url"])) say("error", `${pointer}/url`, "url must be an absolute http or https address");
     if (!text(entry["protocolBinding"])) say("error", `${pointer}/protocolBinding`, "protocolBinding is required");
     if (!text(entry["protocolVersion"])) say("error", `${pointer}/protocolVersion`, "protocolVersion is required");
   });

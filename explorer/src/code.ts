@@ -1,6 +1,6 @@
 // This call as code for a terminal or a program.
 import { METHODS, type Operation, type Part, type Version } from "./a2a";
-import type { Credentials } from "./agent";
+import { PREFIXES, type Credentials } from "./agent";
 import { Exact, isObject, list, record, text } from "./json";
 
 export interface Call {
@@ -37,7 +37,8 @@ function headersOf(call: Call): [string, string][] {
     ["Content-Type", "application/json"],
     ["A2A-Version", call.version],
   ];
-  if (call.credentials) found.push([call.credentials.header, call.credentials.kind === "bearer" ? "Bearer $A2A_TOKEN" : "$A2A_TOKEN"]);
+  const shown = call.credentials;
+  if (shown && shown.kind !== "basic") found.push([shown.header, `${PREFIXES[shown.kind]}$A2A_TOKEN`]);
   return found;
 }
 
@@ -50,6 +51,7 @@ function curl(call: Call): string {
     const isSecret = value.includes("$A2A_TOKEN");
     lines.push(isSecret ? `-H ${quote(`${name}: `)}"${value}"` : `-H ${quote(`${name}: ${value}`)}`);
   }
+  if (call.credentials?.kind === "basic") lines.push('-u "$A2A_TOKEN"'); // NAME:PASSWORD
   lines.push(`--data-binary ${quote(envelope(call))}`);
   return lines.join(" \\\n  ");
 }
@@ -91,7 +93,8 @@ function commandLine(call: Call): string {
       words.push(`apcore-a2a task ${call.operation} ${quote(call.address)} ${quote(text(params["id"]))}`);
   }
   if (call.version === "0.3") words.push("--a2a-version 0.3");
-  const secret = call.credentials ? (call.credentials.kind === "bearer" ? 'A2ACLI_BEARER="$A2A_TOKEN" ' : 'A2ACLI_API_KEY="$A2A_TOKEN" ') : "";
+  const variables = { bearer: "A2ACLI_BEARER", basic: "A2ACLI_BASIC", key: "A2ACLI_API_KEY" };
+  const secret = call.credentials ? `${variables[call.credentials.kind]}="$A2A_TOKEN" ` : "";
   return secret + words.join(" \\\n  ");
 }
 
@@ -140,13 +143,14 @@ function python(call: Call): string {
   const imports = ["import asyncio"];
   if (call.credentials) {
     imports.push("import os");
-    client.push(call.credentials.kind === "bearer" ? 'auth=BearerAuth(os.environ["A2A_TOKEN"])' : `auth=ApiKeyAuth(os.environ["A2A_TOKEN"], header=${pythonValue(call.credentials.header)})`);
+    const token = 'os.environ["A2A_TOKEN"]';
+    const auth = { bearer: `BearerAuth(${token})`, basic: `BasicAuth(*${token}.split(":", 1))`, key: `ApiKeyAuth(${token}, header=${pythonValue(call.credentials.header)})` };
+    client.push(`auth=${auth[call.credentials.kind]}`);
   }
   if (parts.some((part) => part.raw !== undefined)) imports.push("from pathlib import Path");
   if (call.version === "0.3") client.push('version="0.3"');
-  const lines = [...imports, "", "from apcore_a2a import A2AClient"];
-  if (call.credentials) lines.push(`from apcore_a2a.client import ${call.credentials.kind === "bearer" ? "BearerAuth" : "ApiKeyAuth"}`);
-  if (models.length) lines.push(`from apcore_a2a.protocol.model import ${models.sort().join(", ")}`);
+  const lines = [...imports, "", `from apcore_a2a import ${["A2AClient", ...models.sort()].join(", ")}`];
+  if (call.credentials) lines.push(`from apcore_a2a.client import ${{ bearer: "BearerAuth", basic: "BasicAuth", key: "ApiKeyAuth" }[call.credentials.kind]}`);
   lines.push("", "", "async def main() -> None:", `    async with A2AClient(${client.join(", ")}) as client:`);
   const given = [said, ...options].join(", ");
   if (isStream) lines.push(`        async for event in client.stream_message(${given}):`, "            print(event.to_dict())");
@@ -160,6 +164,7 @@ function javascript(call: Call): string {
   const headers = Object.fromEntries(headersOf(call));
   const isStream = call.operation === "stream" || call.operation === "subscribe";
   let shown = JSON.stringify(headers, null, 2).replaceAll("\n", "\n  ");
+  if (call.credentials?.kind === "basic") shown = shown.replace(/\n(\s*)\}$/, ',\n$1  "Authorization": `Basic ${btoa(process.env.A2A_TOKEN)}`\n$1}');
   shown = shown.replace('"Bearer $A2A_TOKEN"', "`Bearer ${process.env.A2A_TOKEN}`").replace('"$A2A_TOKEN"', "process.env.A2A_TOKEN");
   const lines = [
     `const response = await fetch(${JSON.stringify(call.address)}, {`,

@@ -9,24 +9,30 @@ import type { Mode } from "./run";
 
 export function Composer(): ComponentChild {
   const waiting = app.waitingRun.value;
-  if (waiting && !waiting.approval) return <Reply />;
+  if (waiting && !app.asksOnlyApprovals(waiting)) return <Reply hasForm={waiting.questions.length > 0} />;
   if (!agent.card.value) return null;
   const skill = app.skill.value;
   if (!skill && agent.skills.value.length > 0 && !app.current.value.runs.length) return null;
   return <Message />;
 }
 
-function onCtrlEnter(send: () => void): (event: KeyboardEvent) => void {
+/** Ctrl-Enter sends from every field. In a text box of the conversation (`data-chat`) Enter does, and Shift-Enter begins
+ * a new line. While an input method composes a character, Enter belongs to it. */
+function onEnter(send: () => void): (event: KeyboardEvent) => void {
   return (event) => {
-    if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+    if (event.key !== "Enter" || event.isComposing || event.keyCode === 229) return;
+    const isChat = (event.target as HTMLElement).hasAttribute("data-chat");
+    if (!(event.ctrlKey || event.metaKey) && !(isChat && !event.shiftKey && !event.altKey)) return;
     event.preventDefault();
     send();
   };
 }
 
-function Reply(): ComponentChild {
+function Reply({ hasForm }: { hasForm: boolean }): ComponentChild {
   const field = useRef<HTMLTextAreaElement>(null);
-  useEffect(() => field.current?.focus(), []);
+  useEffect(() => {
+    if (!hasForm) field.current?.focus();
+  }, []);
   return (
     <form
       class="composer"
@@ -35,10 +41,10 @@ function Reply(): ComponentChild {
         event.preventDefault();
         app.submit("stream");
       }}
-      onKeyDown={onCtrlEnter(() => app.submit("stream"))}
+      onKeyDown={onEnter(() => app.submit("stream"))}
     >
-      <label for="reply">Your reply</label>
-      <textarea id="reply" ref={field} rows={2} value={app.reply.value} onInput={(event) => void (app.reply.value = event.currentTarget.value)} />
+      <label for="reply">{hasForm ? "Or reply in words" : "Your reply"}</label>
+      <textarea id="reply" data-chat ref={field} rows={hasForm ? 1 : 2} value={app.reply.value} onInput={(event) => void (app.reply.value = event.currentTarget.value)} />
       <Files />
       <div class="actions">
         <AttachButton />
@@ -72,7 +78,7 @@ function Message(): ComponentChild {
         event.preventDefault();
         send(usual);
       }}
-      onKeyDown={onCtrlEnter(() => send(usual))}
+      onKeyDown={onEnter(() => send(usual))}
     >
       <div class="composer-head">
         {skill ? (
@@ -137,11 +143,12 @@ function Editor(): ComponentChild {
     <>
       <textarea
         class={isJson ? "mono" : ""}
+        data-chat={isJson ? undefined : true}
         aria-label={isJson ? "Input as JSON" : "Message text"}
         aria-invalid={draft.complaints.size > 0}
         rows={isJson ? 8 : 3}
         spellcheck={!isJson}
-        placeholder={isJson ? "{ }" : "Write to the agent"}
+        placeholder={isJson ? "{ }" : "Write to the agent. Shift-Enter begins a new line"}
         value={isJson ? draft.json : draft.text}
         onInput={(event) => app.edit(isJson ? { json: event.currentTarget.value, complaints: new Map() } : { text: event.currentTarget.value, complaints: new Map() })}
       />
@@ -187,7 +194,7 @@ function AttachButton(): ComponentChild {
           event.currentTarget.value = "";
         }}
       />
-      <button type="button" class="quiet" onClick={() => picker.current?.click()}>
+      <button type="button" class="quiet" aria-label="Attach" onClick={() => picker.current?.click()}>
         <Icon name="clip" /> <span class="wide">Attach</span>
       </button>
     </>

@@ -6,15 +6,18 @@ import type { Part } from "./a2a";
 import { bytes, copy, fromBase64, safeLink } from "./format";
 import { Exact, isObject, pretty } from "./json";
 import { Link, Markdown } from "./markdown";
+import { isRepeated } from "./questions";
 
 const PICTURES = new Set(["image/png", "image/jpeg", "image/gif", "image/webp", "image/avif", "image/bmp"]);
 const SOUNDS = new Set(["audio/mpeg", "audio/mp3", "audio/wav", "audio/x-wav", "audio/ogg", "audio/webm", "audio/aac", "audio/mp4", "audio/flac"]);
 const ROWS_AT_ONCE = 100;
 
 export function Parts({ parts, isLive = false }: { parts: Part[]; isLive?: boolean }): ComponentChild {
+  // Data that only repeats the text is for programs.
+  const shown = parts.some((part) => part.text) ? parts.filter((part) => !isRepeated(part)) : parts;
   return (
     <>
-      {parts.map((part, index) => (
+      {shown.map((part, index) => (
         <PartView key={index} part={part} isLive={isLive} />
       ))}
     </>

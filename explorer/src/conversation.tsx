@@ -4,14 +4,17 @@ import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { isOver, LABELS, type Message } from "./a2a";
 import * as agent from "./agent";
 import * as app from "./app";
+import { Ask } from "./ask";
 import type { Skill } from "./card";
 import { Composer } from "./composer";
-import { CopyButton, DataView, Parts } from "./content";
-import { duration, plural, shortId } from "./format";
-import { ConnectionBanner, credentialsOpen } from "./header";
+import { CopyButton, DataView, download, Parts, Progress } from "./content";
+import { copy, duration, plural, shortId } from "./format";
+import * as exporting from "./export";
+import { ConnectionBanner } from "./header";
 import { Icon } from "./icons";
 import { Markdown } from "./markdown";
 import { useNow } from "./now";
+import { answersIn, questionsOf } from "./questions";
 import { textOf, type Run, type ShownArtifact } from "./run";
 import { StateDot } from "./sidebar";
 
@@ -95,22 +98,21 @@ function useStickToEnd(scroller: { current: HTMLDivElement | null }, key: string
 function ConversationHead(): ComponentChild {
   const context = app.currentContext.value;
   const { runs } = app.current.value;
+  const title = app.currentTitle.value;
   if (!runs.length && !app.skill.value) return null;
   return (
     <div class="talk-head">
       {context ? (
         <>
-          <span class="dim">Conversation</span>
-          <code title={context}>{shortId(context)}</code>
-          <CopyButton text={() => context} label="Copy id" />
-          <button type="button" class="link" onClick={() => void (app.contextFilter.value = context)}>
-            Its tasks
-          </button>
+          <span class="talk-title" title={title || context}>
+            {title || `Conversation ${shortId(context)}`}
+          </span>
         </>
       ) : (
         <span class="dim">New conversation</span>
       )}
       <span class="grow" />
+      {runs.length > 0 && <ConversationMenu context={context} />}
       {runs.length > 0 && (
         <button
           type="button"
@@ -122,6 +124,58 @@ function ConversationHead(): ComponentChild {
         >
           <Icon name="plus" /> New
         </button>
+      )}
+    </div>
+  );
+}
+
+/** What can be done with the whole conversation. */
+function ConversationMenu({ context }: { context: string }): ComponentChild {
+  const { runs } = app.current.value;
+  const [isOpen, setOpen] = useState(false);
+  const box = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    if (!isOpen) return;
+    const close = (event: Event): void => {
+      if (event instanceof KeyboardEvent ? event.key === "Escape" : !box.current?.contains(event.target as Node)) setOpen(false);
+    };
+    document.addEventListener("mousedown", close);
+    document.addEventListener("keydown", close);
+    return () => {
+      document.removeEventListener("mousedown", close);
+      document.removeEventListener("keydown", close);
+    };
+  }, [isOpen]);
+  const name = `conversation-${new Date().toISOString().slice(0, 16).replace(/[T:]/g, "-")}`;
+  const entries: [string, () => void][] = [
+    ["Export as Markdown", () => download(exporting.toMarkdown(runs), `${name}.md`)],
+    ["Export as JSON", () => download(exporting.toJson(runs), `${name}.json`)],
+  ];
+  if (context) {
+    entries.push(["Show its tasks", () => { app.contextFilter.value = context; app.pane.value = "left"; }]);
+    entries.push(["Copy the conversation's id", () => void copy(context)]);
+  }
+  return (
+    <div class="menu" ref={box}>
+      <button type="button" class="quiet" aria-label="Conversation menu" aria-haspopup="menu" aria-expanded={isOpen} title="Export, tasks, id" onClick={() => setOpen(!isOpen)}>
+        <Icon name="more" />
+      </button>
+      {isOpen && (
+        <div class="popover" role="menu">
+          {entries.map(([title, run]) => (
+            <button
+              type="button"
+              role="menuitem"
+              class="quiet"
+              onClick={() => {
+                setOpen(false);
+                run();
+              }}
+            >
+              {title}
+            </button>
+          ))}
+        </div>
       )}
     </div>
   );
@@ -302,10 +356,11 @@ function RunView({ run }: { run: Run }): ComponentChild {
         {[...run.artifacts.values()].map((artifact) => (
           <ArtifactView key={artifact.artifactId} artifact={artifact} isLive={run.isLive} isOnly={run.artifacts.size === 1} />
         ))}
+        {run.saidAnswer && <Markdown source={run.saidAnswer} />}
         {asked && !isSaid && !isQuestion && !run.failure && run.state !== "WORKING" && <Parts parts={asked.parts} />}
         {isSilent(run) && <p class="dim">The agent returned nothing.</p>}
         <Failure run={run} />
-        {isQuestion && <Question run={run} />}
+        {isQuestion && <Ask run={run} />}
         {run.resumed && <p class="resumed">{run.resumed}.</p>}
       </div>
     </article>
@@ -314,22 +369,24 @@ function RunView({ run }: { run: Run }): ComponentChild {
 
 /** Whether it succeeded without visible output. */
 function isSilent(run: Run): boolean {
-  if (run.phase !== "resting" || run.state !== "COMPLETED" || textOf(run.status.message) || run.answer) return false;
+  if (run.phase !== "resting" || run.state !== "COMPLETED" || textOf(run.status.message) || run.answer || run.saidAnswer) return false;
   return ![...run.artifacts.values()].some((artifact) => artifact.parts.some((part) => part.text !== ""));
 }
 
 function MessageView({ message, skillId }: { message: Message; skillId: string }): ComponentChild {
   if (message.role === "agent") {
+    // Of questions that were answered, only the questions: how to answer them does not matter any more.
+    const asked = questionsOf(message).map((question) => question.text).filter(Boolean);
     return (
       <div class="said agent earlier">
-        <Parts parts={message.parts} />
+        {asked.length ? asked.map((question) => <Markdown source={question} />) : <Parts parts={message.parts} />}
       </div>
     );
   }
   return (
     <div class="said user">
       {skillId && <span class="to">{skillId}</span>}
-      <Parts parts={message.parts} />
+      <Parts parts={message.parts.map((part) => (answersIn(part) ? { data: answersIn(part) } : part))} />
     </div>
   );
 }
@@ -390,18 +447,29 @@ function headline(run: Run): string {
 
 function Notes({ run }: { run: Run }): ComponentChild {
   void run.tick.value;
-  const last = run.notes.at(-1);
+  // What is shown as the answer is not repeated here.
+  const answers = new Set([...run.artifacts.values()].map((artifact) => artifact.parts.map((part) => part.text ?? "").join("").trim()));
+  const notes = run.notes.filter((note) => note.isProgress || !(run.saidAnswer || answers.has(note.text.trim())));
+  const last = notes.at(-1);
   if (!last) return null;
-  const earlier = run.notes.length - 1;
+  const said = notes.filter((note) => note.text);
   return (
     <div class="notes">
-      {run.isLive && <p class="note">{last}</p>}
-      {(earlier > 0 || !run.isLive) && (
+      {run.share !== null && <Progress value={run.share} isLive={true} />}
+      {run.isLive && last.text && (
+        <p class="note">
+          {last.text} {last.detail && <code>{last.detail}</code>}
+        </p>
+      )}
+      {said.length > (run.isLive ? 1 : 0) && (
         <details>
-          <summary>{plural(run.notes.length, "note")} while it worked</summary>
+          <summary>{plural(said.length, "note")} while it worked</summary>
           <ul>
-            {run.notes.map((note) => (
-              <li>{note}</li>
+            {said.map((note) => (
+              <li>
+                {note.share !== null && <span class="dim">{Math.round(note.share * 100)} % </span>}
+                {note.text} {note.detail && <code>{note.detail}</code>}
+              </li>
             ))}
           </ul>
         </details>
@@ -435,6 +503,7 @@ function Failure({ run }: { run: Run }): ComponentChild {
       <p>
         <Icon name="alert" /> {failure.message}
       </p>
+      {failure.exception && <pre class="code" tabIndex={0}>{failure.exception}</pre>}
       {failure.violations.length > 0 && (
         <ul>
           {failure.violations.map((violation) => (
@@ -452,59 +521,6 @@ function Failure({ run }: { run: Run }): ComponentChild {
         )}
         {failure.code !== 0 && <>Code {failure.code}</>}
       </p>
-    </div>
-  );
-}
-
-function Question({ run }: { run: Run }): ComponentChild {
-  void run.tick.value;
-  const approval = run.approval;
-  const card = useRef<HTMLDivElement>(null);
-  useEffect(() => card.current?.scrollIntoView({ block: "nearest" }), []);
-  if (approval) {
-    const skill = agent.skills.value.find((each) => each.id === approval.skillId);
-    return (
-      <div class="ask" ref={card} role="group" aria-label="Approval">
-        <p class="ask-head">
-          <strong>{skill?.name ?? approval.skillId}</strong> requires approval
-          {skill?.badges.includes("destructive") && <span class="badge destructive">destructive</span>}
-        </p>
-        {approval.inputs !== undefined && <DataView value={approval.inputs} isLive={false} />}
-        <p class="dim">{approval.question}</p>
-        <div class="row">
-          <button type="button" class="primary approve" aria-keyshortcuts="a" onClick={() => app.decide(run, true)}>
-            Approve <kbd>a</kbd>
-          </button>
-          <button type="button" class="danger reject" aria-keyshortcuts="r" onClick={() => app.decide(run, false)}>
-            Reject <kbd>r</kbd>
-          </button>
-        </div>
-      </div>
-    );
-  }
-  if (run.state === "AUTH_REQUIRED") {
-    return (
-      <div class="ask" ref={card} role="group" aria-label="Credentials needed">
-        <p class="ask-head">
-          <strong>Credentials needed</strong>
-        </p>
-        <Parts parts={run.status.message?.parts ?? []} />
-        <div class="row">
-          <button type="button" class="primary" onClick={() => void (credentialsOpen.value = true)}>
-            Enter a token
-          </button>
-          <span class="dim">or reply below, if the agent asks for something else.</span>
-        </div>
-      </div>
-    );
-  }
-  return (
-    <div class="ask" ref={card} role="group" aria-label="Input needed">
-      <p class="ask-head">
-        <strong>The agent asks</strong>
-      </p>
-      <Parts parts={run.status.message?.parts ?? [{ text: textOf(run.status.message) || "The agent needs more input." }]} />
-      <p class="dim">Reply below.</p>
     </div>
   );
 }

@@ -21,21 +21,32 @@ interface FieldProps {
   onChange: (change: Change) => void;
 }
 
-export function SchemaForm(props: { schema: Schema; value: unknown; complaints: Map<string, string>; onChange: (change: Change) => void }): ComponentChild {
+interface SchemaFormProps {
+  schema: Schema;
+  value: unknown;
+  complaints: Map<string, string>;
+  path?: string; // of the whole value, where there are several forms
+  label?: string; // of a value that is not an object
+  isRequired?: boolean;
+  onChange: (change: Change) => void;
+}
+
+export function SchemaForm(props: SchemaFormProps): ComponentChild {
   const root = props.schema;
+  const path = props.path ?? "";
   const { kind, schema } = fieldOf(root, root);
   const shared = { root, complaints: props.complaints };
   if (kind === "object" && schema["properties"]) {
     return (
       <div class="form">
-        <Members {...shared} schema={schema} value={record(props.value)} path="" onChange={props.onChange} />
-        <Complaint complaints={props.complaints} path="" />
+        <Members {...shared} schema={schema} value={record(props.value)} path={path} onChange={props.onChange} />
+        <Complaint complaints={props.complaints} path={path} />
       </div>
     );
   }
   return (
     <div class="form">
-      <FieldView {...shared} schema={root} value={props.value} path="" label={text(root["title"]) || "Input"} isRequired={true} onChange={props.onChange} />
+      <FieldView {...shared} schema={root} value={props.value} path={path} label={text(root["title"]) || (props.label ?? "Input")} isRequired={props.isRequired ?? true} onChange={props.onChange} />
     </div>
   );
 }

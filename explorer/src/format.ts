@@ -54,6 +54,8 @@ export function toBase64(content: Uint8Array): string {
   return btoa(binary);
 }
 
+export const utf8ToBase64 = (text: string): string => toBase64(new TextEncoder().encode(text));
+
 export function fromBase64(text: string): Uint8Array<ArrayBuffer> | null {
   try {
     // ProtoJSON allows the URL alphabet and missing padding.

@@ -15,6 +15,7 @@ const PATHS = {
   check: "M3 8.5 6.5 12 13 4.5",
   alert: "M8 2 15 14H1L8 2Zm0 5v3m0 2v.2",
   play: "M4 3v10l9-5z",
+  more: "M3 8h.01M8 8h.01M13 8h.01",
 };
 
 export function Icon({ name }: { name: keyof typeof PATHS }): ComponentChild {

@@ -6,11 +6,11 @@ import * as agent from "./agent";
 import * as app from "./app";
 import { checkCard, type Card } from "./card";
 import { LANGUAGES, write, type Language } from "./code";
-import { CopyButton, Tree } from "./content";
+import { CopyButton, download, Tree } from "./content";
 import { bytes, clock, duration, plural, safeLink, shortId } from "./format";
 import { HealthTab } from "./health";
 import { Icon } from "./icons";
-import { parse, pretty, text } from "./json";
+import { parse, pretty, record, text } from "./json";
 import { Link } from "./markdown";
 import { useNow } from "./now";
 import type { Run } from "./run";
@@ -86,7 +86,7 @@ function RunTimeline({ run }: { run: Run }): ComponentChild {
   void run.tick.value;
   const now = useNow(100, run.isLive);
   const start_ = Math.min(run.startedAt, ...run.spans.map((span) => span.from));
-  const lastKnown = Math.max(start_, ...run.spans.map((span) => span.to ?? span.from), ...[...run.artifactSpans.values()].map((span) => span.to));
+  const lastKnown = Math.max(start_, ...run.spans.map((span) => span.to ?? span.from), ...[...run.artifactSpans.values(), ...run.tools.values()].map((span) => span.to ?? span.from));
   const end = run.isLive ? Math.max(now, lastKnown) : Math.max(lastKnown, run.isOpened ? 0 : (run.endedAt ?? 0));
   const all = Math.max(1, end - start_);
   const lanes: Lane[] = [];
@@ -95,6 +95,10 @@ function RunTimeline({ run }: { run: Run }): ComponentChild {
   for (const span of run.spans) {
     lanes.push({ name: LABELS[span.state], detail: "", from: span.from, to: span.to ?? end, kind: `s-${span.state}`, isOpen: span.to === null && run.isLive });
   }
+  for (const tool of run.tools.values()) {
+    const args = tool.args === undefined ? "" : JSON.stringify(tool.args);
+    lanes.push({ name: tool.name, detail: args.length > 60 ? `${args.slice(0, 59)}…` : args, from: tool.from, to: tool.to ?? end, kind: "tool", isOpen: tool.to === null && run.isLive });
+  }
   for (const span of run.artifactSpans.values()) {
     const size = span.size ? `, ${bytes(span.size)}` : "";
     lanes.push({ name: span.name, detail: `${plural(span.chunks, "chunk")}${size}`, from: span.from, to: span.to, kind: "chunks", isOpen: run.isLive && !span.isDone });
@@ -102,6 +106,14 @@ function RunTimeline({ run }: { run: Run }): ComponentChild {
   return (
     <div class="timeline">
       <dl class="facts-list">
+        <div>
+          <dt>Message</dt>
+          <dd>
+            <span class="words" title={run.title}>
+              {run.title || "—"}
+            </span>
+          </dd>
+        </div>
         <div>
           <dt>Task</dt>
           <dd>
@@ -131,6 +143,12 @@ function RunTimeline({ run }: { run: Run }): ComponentChild {
           <dt>Took</dt>
           <dd>{duration(all)}</dd>
         </div>
+        {usageOf(run) && (
+          <div>
+            <dt>Model</dt>
+            <dd>{usageOf(run)}</dd>
+          </div>
+        )}
       </dl>
       <ol class="lanes">
         {lanes.map((lane) => (
@@ -156,6 +174,14 @@ function RunTimeline({ run }: { run: Run }): ComponentChild {
   );
 }
 
+/** The use of models, if the agent reports it in the metadata of the task. */
+function usageOf(run: Run): string {
+  const usage = record(run.metadata["apcore.usage"]);
+  const names: Record<string, string> = { requests: "requests", inputTokens: "tokens in", outputTokens: "tokens out" };
+  const found = Object.entries(names).filter(([name]) => typeof usage[name] === "number");
+  return found.map(([name, label]) => `${Number(usage[name]).toLocaleString("en")} ${label}`).join(", ");
+}
+
 // ---- wire -----------------------------------------------------------------------------------------------------------
 
 interface WireRow {
@@ -168,11 +194,16 @@ function Wire(): ComponentChild {
   void wireTick.value;
   const [shows, setShows] = useState({ polls: false });
   const [chosen, setChosen] = useState<string>("");
+  const [words, setWords] = useState("");
   const rows: WireRow[] = [];
+  const wanted = words.trim().toLowerCase();
   for (const exchange of exchanges) {
     if (exchange.quiet && !shows.polls) continue;
-    rows.push({ key: `${exchange.number}`, exchange, frame: null });
-    exchange.frames.forEach((frame, index) => rows.push({ key: `${exchange.number}.${index}`, exchange, frame }));
+    const isFound = !wanted || contentOf(exchange).includes(wanted);
+    const frames = exchange.frames.map((frame, index) => ({ key: `${exchange.number}.${index}`, exchange, frame }));
+    const found = frames.filter((row) => !wanted || row.frame.data.toLowerCase().includes(wanted));
+    if (isFound || found.length) rows.push({ key: `${exchange.number}`, exchange, frame: null });
+    rows.push(...found);
   }
   const selected = rows.find((row) => row.key === chosen);
   return (
@@ -183,11 +214,15 @@ function Wire(): ComponentChild {
           <input type="checkbox" checked={shows.polls} onChange={(event) => setShows({ polls: event.currentTarget.checked })} /> show the page's own polling
         </label>
         <span class="grow" />
+        <button type="button" class="link" onClick={() => download(pretty(exchanges), "wire.json")}>
+          Export
+        </button>
         <button type="button" class="link" onClick={forgetWire}>
           Clear
         </button>
+        <input type="search" placeholder="Search headers and bodies" aria-label="Search the wire" value={words} onInput={(event) => setWords(event.currentTarget.value)} />
       </div>
-      {!rows.length && <p class="empty">Nothing was sent yet.</p>}
+      {!rows.length && <p class="empty">{wanted ? "No entry contains that." : "Nothing was sent yet."}</p>}
       <VirtualList items={rows} rowHeight={28} label="Requests, answers and frames" keyOf={(row) => row.key} sticks={!chosen} shown={selected ? rows.indexOf(selected) : -1} class="wire-list">
         {(row) => <WireRowView row={row} isChosen={row.key === chosen} onChoose={() => setChosen(row.key)} />}
       </VirtualList>
@@ -196,12 +231,19 @@ function Wire(): ComponentChild {
   );
 }
 
+function contentOf(exchange: Exchange): string {
+  const headers = [...exchange.requestHeaders, ...exchange.responseHeaders].map((pair) => pair.join(": "));
+  return [exchange.label, exchange.url, exchange.requestBody, exchange.responseBody, ...headers].join("\n").toLowerCase();
+}
+
 function WireRowView({ row, isChosen, onChoose }: { row: WireRow; isChosen: boolean; onChoose: () => void }): ComponentChild {
   const { exchange, frame } = row;
   if (frame) {
     return (
       <button type="button" class="wire-row frame" aria-pressed={isChosen} onClick={onChoose}>
-        <span class="dim">event {frame.id}</span>
+        <span class="dim wire-id" title={`event ${frame.id}`}>
+          event {frame.id}
+        </span>
         <span class="wire-what">{kindOf(frame.data)}</span>
         <span class="dim">{bytes(frame.size)}</span>
         <span class="dim">+{duration(frame.at)}</span>
@@ -516,7 +558,7 @@ function Code(): ComponentChild {
       </pre>
       {agent.credentials.value && (
         <p class="dim">
-          Put the token into the environment first: <code>export A2A_TOKEN=…</code>
+          Put the {agent.credentials.value.kind === "basic" ? "name and password" : "token"} into the environment first: <code>export A2A_TOKEN=…</code>
         </p>
       )}
     </div>

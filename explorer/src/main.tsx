@@ -6,6 +6,7 @@ import { Conversation } from "./conversation";
 import { afterFrame } from "./frames";
 import { Header } from "./header";
 import { Inspector } from "./inspector";
+import { finishSignIn } from "./oauth";
 import { Dialogs, onKey } from "./palette";
 import { Sidebar } from "./sidebar";
 
@@ -53,6 +54,9 @@ function Switcher(): ComponentChild {
   );
 }
 
-const holder = document.getElementById("app")!;
-holder.textContent = "";
-render(<App />, holder);
+// After a sign-in at an issuer, this page is only the way back to the one that began it.
+if (!finishSignIn()) {
+  const holder = document.getElementById("app")!;
+  holder.textContent = "";
+  render(<App />, holder);
+}

@@ -21,7 +21,7 @@ interface Command {
 function commands(): Command[] {
   const found: Command[] = agent.skills.value.map((skill) => ({ title: skill.name, hint: `skill ${skill.id}`, run: () => app.toSkill(skill.id) }));
   for (const row of app.listing.value.rows.slice(0, 200)) {
-    found.push({ title: `Task ${row.skillId || shortId(row.id)}`, hint: `${row.state.toLowerCase()} ${row.id}`, run: () => app.toTask(row.id) });
+    found.push({ title: `Task ${row.title || row.skillId || shortId(row.id)}`, hint: `${row.state.toLowerCase()} ${row.id}`, run: () => app.toTask(row.id) });
   }
   for (const tab of TABS) found.push({ title: `Show ${tab}`, hint: "tab", run: () => { app.tab.value = tab; app.pane.value = "right"; } });
   found.push({ title: "New conversation", hint: "n", run: () => app.startConversation() });

@@ -22,6 +22,7 @@ import {
 import * as agent from "./agent";
 import { onNextFrame } from "./frames";
 import { isObject, list, record, text } from "./json";
+import { isRepeated, questionsOf, toolsIn, type Question } from "./questions";
 
 export type Mode = "stream" | "send" | "background";
 export type Phase =
@@ -50,6 +51,23 @@ export interface ShownArtifact extends Artifact {
   updates: number; // how often its data was replaced while it ran
 }
 
+/** A tool that the agent has called. */
+export interface ToolSpan {
+  id: string;
+  name: string;
+  args: unknown;
+  response: unknown; // undefined until it has one
+  from: number;
+  to: number | null;
+}
+/** A message of the agent while it works. */
+export interface Note {
+  text: string;
+  detail: string; // JSON of a tool's call or response
+  share: number | null; // how much is done, from 0 to 1, if it says so
+  isProgress: boolean; // whether it only says what happens, so that it is never the answer
+}
+
 const MAX_ATTEMPTS = 60;
 const POLLED_EVERY = 1500;
 const MAX_NOTES = 200;
@@ -64,12 +82,13 @@ export class Run {
   contextId = "";
   status: Status = { state: "UNSPECIFIED", timestamp: "" };
   messages: Message[] = [];
-  notes: string[] = []; // progress messages of the agent
+  notes: Note[] = [];
   artifacts = new Map<string, ShownArtifact>();
   answer: Message | null = null; // of an agent that answers without a task
-  failure: { message: string; code: number; violations: Violation[]; reference: string } | null = null;
+  failure: { message: string; code: number; violations: Violation[]; reference: string; exception?: string } | null = null;
   spans: Span[] = [];
   artifactSpans = new Map<string, ArtifactSpan>();
+  tools = new Map<string, ToolSpan>();
   startedAt = Date.now();
   endedAt: number | null = null;
   lastEventId = "";
@@ -79,7 +98,9 @@ export class Run {
   brokenAt = 0;
   isStopping = false;
   isOpened = false; // loaded from the list, not started here
+  metadata: Record<string, unknown> = {}; // of the task
   request: { operation: Operation; params: unknown } | null = null;
+  private hasEvents = false; // whether the current stream has delivered any
   private abort = new AbortController();
 
   static count = 0;
@@ -100,15 +121,43 @@ export class Run {
   get isAsking(): boolean {
     return (this.phase === "resting" && isWaiting(this.state)) || (this.phase === "running" && this.state === "AUTH_REQUIRED");
   }
-  /** The call to approve, if the task waits for an approval. */
-  get approval(): { id: string; skillId: string; inputs: unknown; question: string } | null {
-    if (this.state !== "INPUT_REQUIRED" || this.phase !== "resting") return null;
-    const metadata = record(this.status.message?.metadata);
-    const id = text(metadata["approvalId"]);
-    if (!id) return null;
+  /** The questions with structure, if the task waits for answers to them. */
+  get questions(): Question[] {
+    if (this.state !== "INPUT_REQUIRED" || this.phase !== "resting") return [];
+    const found = questionsOf(this.status.message);
+    // An older agent sends no arguments. They are what the user has sent for the call.
+    return found.map((question) => (question.isApproval && question.args === undefined ? { ...question, args: this.firstInput() } : question));
+  }
+  /** The only question of the task, if it is about a call. Two keys answer it. */
+  get approval(): Question | null {
+    const [only, ...others] = this.questions;
+    return only?.isApproval && !others.length && !only.isEditable ? only : null;
+  }
+  private firstInput(): unknown {
     const asked = this.messages.find((message) => message.role === "user" && message.parts.some((part) => "data" in part));
-    const inputs = asked?.parts.find((part) => "data" in part)?.data ?? this.messages[0]?.parts[0]?.text;
-    return { id, skillId: text(metadata["skillId"]) || this.skillId, inputs, question: textOf(this.status.message) };
+    return asked?.parts.find((part) => "data" in part)?.data ?? this.messages[0]?.parts[0]?.text;
+  }
+  /** What the user said first, on one line. */
+  get title(): string {
+    return titleOf(this.messages);
+  }
+  /** How much is done, if the agent says so and still works. */
+  get share(): number | null {
+    return this.isLive ? (this.notes.at(-1)?.share ?? null) : null;
+  }
+  /** The answer of an agent that sends no artifact and no last message: what it said while it worked. */
+  get saidAnswer(): string {
+    if (this.artifacts.size || this.answer || textOf(this.status.message)) return "";
+    if (this.state !== "COMPLETED") return "";
+    const said: string[] = [];
+    for (const note of this.notes) {
+      if (note.isProgress) continue;
+      // Some agents send a growing text, and then the whole text once more.
+      const last = said.at(-1);
+      if (last !== undefined && note.text.startsWith(last)) said[said.length - 1] = note.text;
+      else said.push(note.text);
+    }
+    return said.join("\n\n");
   }
 
   changed(): void {
@@ -211,9 +260,11 @@ export class Run {
     const isAgain = operation === "subscribe" && this.phase === "reconnecting";
     if (operation === "subscribe" && from) options.lastEventId = from;
     let isFirst = true;
+    this.hasEvents = false;
     for await (const { id, event } of agent.stream(operation, params, options)) {
       if (isFirst && isAgain) this.noteResume(from, id, event);
       isFirst = false;
+      this.hasEvents = true;
       this.attempt = 0;
       if (id) this.lastEventId = id;
       if (event) this.fold(event);
@@ -235,15 +286,20 @@ export class Run {
   }
 
   private async onRefusal(error: AgentError, operation: Operation): Promise<void> {
-    if (operation !== "subscribe") return this.refuse(error);
+    // Before the first event, the error rejects the message. After it, the stream has failed, and the task may not have.
+    const isBroken = this.hasEvents && this.taskId !== "";
+    if (operation !== "subscribe" && !isBroken) return this.refuse(error);
     // 1.0 rejects a subscription to a task that has ended, so fetch its outcome.
     try {
       const isAgain = this.phase === "reconnecting";
       this.take(decodeTask(await agent.call("get", { id: this.taskId }, { quiet: true })));
-      if (isAgain) this.resumed = `Reconnected after ${((Date.now() - this.brokenAt) / 1000).toFixed(1)} s: the task has come to rest in the meantime`;
+      if (isBroken) this.resumed = `The stream ended with an error (${error.message}). This is the task as the agent has it`;
+      if (!isOver(this.state) && !isWaiting(this.state)) await this.poll(); // the agent does not stream it any further
+      if (isAgain && !isBroken) this.resumed = `Reconnected after ${((Date.now() - this.brokenAt) / 1000).toFixed(1)} s: the task has come to rest in the meantime`;
       this.rest();
     } catch (failure) {
-      if (failure instanceof AgentError) this.lose("The server is back, but no longer has this task.");
+      if (isBroken) this.lose(`The stream ended with an error (${error.message}), and the task cannot be read.`);
+      else if (failure instanceof AgentError) this.lose("The server is back, but no longer has this task.");
       else this.lose("The server is still down.");
     }
   }
@@ -334,6 +390,7 @@ export class Run {
         break;
       case "status":
         if (!this.belongs(event.taskId)) return;
+        this.metadata = { ...this.metadata, ...event.metadata };
         this.setStatus(event.status);
         break;
       case "artifact":
@@ -353,6 +410,7 @@ export class Run {
   /** Apply a whole task: it replaces everything received before. */
   take(task: Task): void {
     this.taskId = task.id || this.taskId;
+    this.metadata = { ...this.metadata, ...task.metadata };
     this.contextId = task.contextId || this.contextId;
     if (task.history.length) this.messages = task.history;
     this.skillId ||= text(record(task.history[0]?.metadata)["skillId"]) || text(record(task.metadata)["skillId"]);
@@ -388,17 +446,27 @@ export class Run {
     if (this.status.message && this.status.message.messageId !== status.message?.messageId) this.settleStatus();
     this.status = status;
     if (status.state === "WORKING" && status.message) {
-      const note = textOf(status.message);
-      if (note) this.notes = [...this.notes.slice(-MAX_NOTES), note];
+      this.noteTools(status.message);
+      const note = noteOf(status.message);
+      if (note.text || note.share !== null) this.notes = [...this.notes.slice(-MAX_NOTES), note];
     }
     if (status.state === "FAILED" || status.state === "REJECTED") {
       const message = textOf(status.message) || "The agent gave no reason.";
-      this.failure = { message, code: 0, violations: [], reference: referenceIn(status.message, message) };
+      const exception = text(record(status.message?.metadata)["exception"]); // only agents in development send it
+      this.failure = { message, code: 0, violations: [], reference: referenceIn(status.message, message), exception };
     }
     if (!isNew) return;
     this.closeSpan();
     const at = this.isOpened && !this.isLive ? Date.parse(status.timestamp) || Date.now() : Date.now();
     this.spans.push({ state: status.state, from: at, to: isOver(status.state) ? at : null });
+  }
+
+  private noteTools(message: Message): void {
+    for (const tool of toolsIn(message.parts)) {
+      const known = this.tools.get(tool.id);
+      if (!known) this.tools.set(tool.id, { ...tool, from: Date.now(), to: tool.response === undefined ? null : Date.now() });
+      else if (tool.response !== undefined) this.tools.set(tool.id, { ...known, response: tool.response, to: Date.now() });
+    }
   }
 
   /** Add the agent's last question or message to the conversation. */
@@ -442,7 +510,7 @@ export class Run {
     for (const part of artifact.parts) size += part.text?.length ?? part.raw?.length ?? 0;
     const span = this.artifactSpans.get(artifact.artifactId);
     if (!span) {
-      const name = artifact.name || artifact.artifactId;
+      const name = artifact.name || wordsOf(artifact) || "answer";
       this.artifactSpans.set(artifact.artifactId, { id: artifact.artifactId, name, from: now, to: now, chunks: 1, size, isDone: isLast });
       return;
     }
@@ -451,6 +519,15 @@ export class Run {
     span.size = append ? span.size + size : size;
     span.isDone = isLast;
   }
+}
+
+/** The first words of an unnamed artifact, or the name or type of its file. */
+function wordsOf(artifact: Artifact): string {
+  for (const part of artifact.parts) {
+    const words = part.text?.trim().replace(/\s+/g, " ") || part.filename || (part.raw !== undefined ? part.mediaType : "");
+    if (words) return words.length > 40 ? `${words.slice(0, 39)}…` : words;
+  }
+  return "";
 }
 
 const canJoin = (one: Part, other: Part): boolean =>
@@ -469,6 +546,35 @@ function joinTexts(parts: Part[]): Part[] {
     else joined.push({ ...part });
   }
   return joined;
+}
+
+/** The first words of a conversation, on one line: the skill, and the text, the inputs or the names of files. */
+export function titleOf(messages: Message[]): string {
+  const first = messages.find((message) => message.role === "user");
+  if (!first) return "";
+  const words = first.parts.map((part) => part.text ?? ("data" in part ? inputWords(part.data) : (part.filename ?? part.url ?? "file")));
+  const said = words.join(" ").replace(/\s+/g, " ").trim();
+  return said.length > 200 ? `${said.slice(0, 199)}…` : said;
+}
+
+function inputWords(value: unknown): string {
+  if (!isObject(value)) return JSON.stringify(value) ?? "";
+  const words = Object.entries(value).map(([name, each]) => (Object.keys(value).length === 1 && typeof each === "string" ? each : `${name}: ${typeof each === "string" ? each : JSON.stringify(each)}`));
+  return words.join(", ");
+}
+
+function noteOf(message: Message): Note {
+  const metadata = record(message.metadata);
+  const said = textOf(message);
+  const done = metadata["apcore.progress"];
+  const share = typeof done === "number" && done >= 0 && done <= 1 ? done : null;
+  // The agent writes the share as its text if it has no other one. The bar shows it.
+  const isShare = share !== null && said.replaceAll(" ", "") === `${Math.round(share * 100)}%`;
+  const [tool] = toolsIn(message.parts);
+  if (!tool) return { text: isShare ? "" : said, detail: "", share, isProgress: "apcore.progress" in metadata || message.parts.some(isRepeated) };
+  const shown = JSON.stringify(tool.response ?? tool.args) ?? "";
+  const detail = shown.length > 300 ? `${shown.slice(0, 299)}…` : shown;
+  return { text: said || (tool.response === undefined ? `Calls ${tool.name}` : `${tool.name} answered`), detail, share, isProgress: true };
 }
 
 export function textOf(message: Message | undefined): string {

@@ -107,6 +107,8 @@ const POLL_INTERVAL = 8000;
 
 function Tasks(): ComponentChild {
   const { rows, total, next, isLoading, failure } = app.listing.value;
+  const found = app.foundRows.value;
+  const isSearch = app.taskSearch.value.trim() !== "";
   const now = useNow(5000, true);
   const isOnline = agent.connection.value === "online" || agent.connection.value === "back";
   useEffect(() => {
@@ -120,7 +122,7 @@ function Tasks(): ComponentChild {
     return () => clearInterval(timer);
   }, []);
   return (
-    <section class="tasks" aria-labelledby="tasks-title" style={{ height: `min(45%, ${Math.max(3, rows.length) * ROW + 84}px)` }}>
+    <section class="tasks" aria-labelledby="tasks-title" style={{ height: `min(45%, ${Math.max(3, rows.length) * ROW + (rows.length > 3 ? 126 : 84)}px)` }}>
       <div class="section-head">
         <h2 id="tasks-title">Tasks</h2>
         <span class="count">{total > 0 ? total.toLocaleString("en") : ""}</span>
@@ -144,9 +146,21 @@ function Tasks(): ComponentChild {
           <Icon name="refresh" />
         </button>
       </div>
+      {(rows.length > 3 || isSearch) && (
+        <div class="search">
+          <Icon name="search" />
+          <input
+            type="search"
+            placeholder="Search tasks"
+            aria-label="Search tasks"
+            value={app.taskSearch.value}
+            onInput={(event) => void (app.taskSearch.value = event.currentTarget.value)}
+          />
+        </div>
+      )}
       {app.contextFilter.value && (
         <p class="filter">
-          conversation {shortId(app.contextFilter.value)}
+          of conversation <span class="words">{app.currentContext.value === app.contextFilter.value && app.currentTitle.value ? app.currentTitle.value : shortId(app.contextFilter.value)}</span>
           <button type="button" class="link" onClick={() => void (app.contextFilter.value = "")}>
             show all
           </button>
@@ -154,14 +168,16 @@ function Tasks(): ComponentChild {
       )}
       {failure && <p class="empty">{failure}</p>}
       {!rows.length && !failure && !isLoading && <p class="empty">No tasks yet. Tasks that you start appear here.</p>}
-      {rows.length > 0 && (
-        <VirtualList items={rows} rowHeight={ROW} label="List of tasks" keyOf={(row) => row.id} onEnd={() => void app.listTasks({ more: true })}>
+      {isSearch && rows.length > 0 && !found.length && <p class="empty">No loaded task matches “{app.taskSearch.value}”.</p>}
+      {found.length > 0 && (
+        <VirtualList items={found} rowHeight={ROW} label="List of tasks" keyOf={(row) => row.id} onEnd={() => void app.listTasks({ more: true })}>
           {(row) => <TaskRow row={row} now={now} />}
         </VirtualList>
       )}
       {rows.length > 0 && (
         <p class="list-foot">
-          {rows.length < total ? `${plural(rows.length, "task")} of ${total.toLocaleString("en")}` : ""}
+          {isSearch && `${found.length} of ${plural(rows.length, "loaded task")}`}
+          {!isSearch && rows.length < total && `${plural(rows.length, "task")} of ${total.toLocaleString("en")}`}
           {next && (
             <button type="button" class="link" disabled={isLoading} onClick={() => void app.listTasks({ more: true })}>
               {isLoading ? "loading…" : "more"}
@@ -178,10 +194,12 @@ function TaskRow({ row, now }: { row: app.Row; now: number }): ComponentChild {
   return (
     <button type="button" class="task-row" data-task={row.id} data-row aria-current={isChosen} onClick={() => app.toTask(row.id)}>
       <StateDot state={row.state} />
-      <span class="task-name">{row.skillId || shortId(row.id)}</span>
+      <span class="task-name" title={row.title}>
+        {row.title || row.skillId || shortId(row.id)}
+      </span>
       <span class="task-when">{ago(row.timestamp, now)}</span>
       <span class="task-state">
-        {LABELS[row.state]} · {shortId(row.id)}
+        {LABELS[row.state]} · {(row.title && row.skillId) || shortId(row.id)}
       </span>
     </button>
   );

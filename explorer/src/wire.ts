@@ -118,7 +118,7 @@ export async function start(request: WireRequest, signalOfAbort?: AbortSignal): 
     const init: RequestInit = {
       method: request.method,
       headers: request.headers,
-      credentials: "same-origin",
+      credentials: "omit", // no cookies, and no dialog of the browser for a name and a password
       cache: "no-store",
       redirect: "error",
     };

@@ -347,6 +347,12 @@ class Settings(Struct, frozen=True, kw_only=True):
         ),
     ] = None
     explorer: Annotated[bool, Option("Serve the Explorer page.")] = False
+    explorer_client_id: Annotated[
+        str | None,
+        Option(
+            "OAuth client that the Explorer offers for a sign-in. It must be a public one.", unset="entered by the user"
+        ),
+    ] = None
     explorer_prefix: Annotated[str, Option("Path of the Explorer page.", in_python_only=True)] = "/explorer"
     metrics: Annotated[bool, Option("Serve GET /metrics.")] = False
     cancel_on_disconnect: Annotated[

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -120,6 +121,21 @@ def test_an_answer_that_is_only_a_status_message_is_the_answer(terminal: Termina
         server.on("/", peer.result({"task": done}))
 
         assert terminal("send", server.url, "hi", "-o", "raw").out == "Sunny\n"
+
+
+def test_texts_of_statuses_are_the_answer_where_there_is_nothing_else(terminal: Terminal) -> None:
+    def working(text: str) -> dict[str, Any]:
+        change = peer.status("WORKING")
+        said = {"messageId": text, "role": "ROLE_AGENT", "parts": [{"text": text}]}
+        change["statusUpdate"]["status"]["message"] = said
+        return change
+
+    with scripted() as server:
+        server.on(peer.CARD, peer.respond(peer.card(server.url)))
+        texts = [working("It is"), working("It is sunny."), working("And warm.")]
+        server.on("/", peer.stream({"task": peer.task("WORKING")}, *texts, peer.status("COMPLETED")))
+
+        assert terminal("stream", server.url, "hi", "-o", "raw").out == "It is sunny.\n\nAnd warm.\n"
 
 
 def test_raw_text_has_no_control_characters(terminal: Terminal, url: str) -> None:

@@ -43,11 +43,11 @@ async def open_page(browser: Browser) -> AsyncIterator[OpenPage]:
     """Open pages in contexts of their own. At the end, no page may have had an error or a policy violation."""
     opened: list[Watched] = []
 
-    async def open_one(url: str, **options: Any) -> Page:
+    async def open_one(url: str, *, issuer: str = "", **options: Any) -> Page:
         context = await browser.new_context(**{"viewport": {"width": 1360, "height": 850}} | options)
         context.set_default_timeout(PATIENCE)
         page = await context.new_page()
-        opened.append(await watch(page))
+        opened.append(await watch(page, issuer=issuer))
         await page.goto(url)
         return page
 

@@ -39,7 +39,8 @@ class Watched:
             assert await self.page.evaluate("window.violations ?? []") == [], "the page broke its own policy"
 
 
-async def watch(page: Page) -> Watched:
+async def watch(page: Page, *, issuer: str = "") -> Watched:
+    """Record the errors of a page, and its requests to other servers than its own and the issuer of its tokens."""
     watched = Watched(page)
     await page.add_init_script(_REPORT)
     page.on("pageerror", lambda error: watched.errors.append(str(error)))
@@ -47,6 +48,8 @@ async def watch(page: Page) -> Watched:
     def note_request(request: Any) -> None:
         own = page.url.split("/")[2] if "://" in page.url else ""
         address = request.url
+        if issuer and address.startswith(issuer):
+            return
         if own and not address.startswith(("data:", "blob:")) and address.split("/")[2] != own:
             watched.elsewhere.append(address)
 

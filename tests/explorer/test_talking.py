@@ -137,7 +137,7 @@ async def test_a_task_that_needs_authorization_shows_it_while_its_stream_is_open
         await say(page, "go")
         question = page.get_by_role("group", name="Credentials needed")
         await expect(question).to_contain_text("Sign in to the calendar")
-        await question.get_by_role("button", name="Enter a token").click()
+        await question.get_by_role("button", name="Sign in").click()
         await expect(page.get_by_label("Bearer token")).to_be_focused()
         gate.open()  # the agent received its credentials elsewhere, and continues
         await expect(runs(page)).to_contain_text("Completed")

@@ -269,7 +269,12 @@ def _public_routes(served: Served) -> dict[tuple[str, str], ASGIApp]:
     if served.metrics is not None:
         public["GET", "/metrics"] = served.metrics
     if settings.explorer:
-        page = ExplorerPage(settings.explorer_prefix, options=("inbox",) if _has_inbox(settings) else ())
+        page = ExplorerPage(
+            settings.explorer_prefix,
+            schemes=lambda: cards.card.security_schemes,
+            options=("inbox",) if _has_inbox(settings) else (),
+            client_id=settings.explorer_client_id or "",
+        )
         public["GET", settings.explorer_prefix] = page
         public["GET", f"{settings.explorer_prefix}/"] = page
     # Load balancers and monitors send HEAD: it is answered as GET is, and the server leaves out the body.

@@ -89,6 +89,7 @@ class ServeOptions(TypedDict, total=False):
     allow_insecure_webhooks: bool
     webhook_secret: str | None
     explorer: bool
+    explorer_client_id: str | None
     explorer_prefix: str
     metrics: bool
     cancel_on_disconnect: bool

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from apcore_a2a.clean_text import clean_line, clean_text
 from apcore_a2a.cli import rendering
-from apcore_a2a.protocol.lifecycle import AT_REST, copy, fold, repeats_answer
+from apcore_a2a.protocol.lifecycle import AT_REST, copy, fold, is_progress, repeats_answer
 from apcore_a2a.protocol.model import (
     Artifact,
     ArtifactUpdate,
@@ -84,6 +84,7 @@ class AnswerPrinter:
         self._unprinted: dict[str, Artifact] = {}  # artifacts other than text, in their latest form
         self._line_is_open = False
         self._has_answered = False  # whether anything was printed
+        self._said: list[str] = []  # texts of the agent while it works, without reports of progress
         self._progress_is_shown = False
 
     @property
@@ -128,6 +129,7 @@ class AnswerPrinter:
             if message is not None:  # a progress message is not part of the answer
                 self._end_line()
                 click.echo(f"… {rendering.progress_text(message)}", err=True)
+                self._keep_text(message)
             return
         self.end()
         if state in ENDINGS:
@@ -135,7 +137,19 @@ class AnswerPrinter:
         elif message is not None:
             self._print_message(message)
         elif state is TaskState.COMPLETED and not self._has_answered:
-            click.echo("Completed without output", err=True)
+            self._print_text("\n\n".join(self._said))
+            if not self._has_answered:
+                click.echo("Completed without output", err=True)
+            self._end_line()
+
+    def _keep_text(self, message: Message) -> None:
+        """Keep a text that is the answer if the agent sends nothing else. Some agents repeat a growing text."""
+        text = message.text
+        if not text or is_progress(message) or any(is_repeated_in_words(part) for part in message.parts):
+            return
+        if self._said and text.startswith(self._said[-1]):
+            self._said.pop()
+        self._said.append(text)
 
     def _report_ending(self, ending: str, message: Message | None) -> None:
         """Report an end that is not an answer, with the agent's reason."""

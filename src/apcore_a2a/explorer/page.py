@@ -1,7 +1,7 @@
 """The Explorer page, its security headers, and the webhook inbox for development.
 
-Invariant: cards and answers are untrusted. Only the built script and style run, they send requests only to the server
-that the page came from, and no other page may frame it (clickjacking).
+Invariant: cards and answers are untrusted. Only the built script and style run. They send requests only to the server
+that the page came from, and for a sign-in to the issuers on the card. No other page may frame it (clickjacking).
 """
 
 import base64
@@ -10,8 +10,10 @@ import html
 import re
 import time
 from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping
 from importlib.resources import files
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from starlette.types import Receive, Scope, Send
 
@@ -19,10 +21,10 @@ from apcore_a2a.errors import A2AError
 from apcore_a2a.http.asgi import HTTPError, inbound, read_body, refuse, respond
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.model import encode
-from apcore_a2a.web import NO_STORE, SAFE
+from apcore_a2a.web import NO_STORE, SAFE, is_loopback
 
 POLICY: Final = (
-    "default-src 'none'; script-src '{script}'; style-src '{style}'; connect-src 'self'; img-src data: blob:; "
+    "default-src 'none'; script-src '{script}'; style-src '{style}'; connect-src 'self'{issuers}; img-src data: blob:; "
     "media-src data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _ELEMENT: Final = "<{tag}>(.*?)</{tag}>"
@@ -36,15 +38,26 @@ class BuiltPage:
         root: The agent's address relative to the page. A relative address is valid behind any proxy and mount.
         agent: The agent's real address, if the page reaches it through a proxy.
         options: Features of the server that the page may use.
+        client_id: The OAuth client that the page offers for a sign-in.
+        callback: The path to which an issuer returns the browser. That of the page if empty.
     """
 
-    def __init__(self, *, root: str, agent: str = "", options: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, *, root: str, agent: str = "", options: tuple[str, ...] = (), client_id: str = "", callback: str = ""
+    ) -> None:
         source = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
-        policy = POLICY.format(script=_hash_of(source, "script"), style=_hash_of(source, "style"))
-        for name, content in (("root", root), ("agent", agent), ("options", " ".join(options))):
+        self._script = _hash_of(source, "script")
+        self._style = _hash_of(source, "style")
+        metas = {"root": root, "agent": agent, "options": " ".join(options), "client-id": client_id}
+        for name, content in {**metas, "callback": callback}.items():
             source = _set_meta(source, f"a2a-{name}", content)
         self.body = source.encode()
-        self.headers: Headers = [
+
+    def headers(self, issuers: Iterable[str] = ()) -> Headers:
+        """Return the headers of the page. `issuers` are the origins that may receive the requests of a sign-in."""
+        listed = "".join(f" {issuer}" for issuer in issuers)
+        policy = POLICY.format(script=self._script, style=self._style, issuers=listed)
+        return [
             (b"content-type", b"text/html; charset=utf-8"),
             (b"content-security-policy", policy.encode()),
             (b"cross-origin-opener-policy", b"same-origin"),
@@ -65,20 +78,81 @@ def _set_meta(source: str, name: str, content: str) -> str:
     return re.sub(rf'(<meta name="{name}" content=")[^"]*', lambda found: found[1] + escaped, source, count=1)
 
 
+_ORIGIN: Final = re.compile(r"https?://[A-Za-z0-9.-]+(:\d+)?|https?://\[[0-9a-f:]+\](:\d+)?")
+
+
+def issuers_of(schemes: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Return the origins of each sign-in that the security schemes of a card describe: where it begins, and the tokens.
+
+    They are equal for OpenID Connect, whose endpoints are published by the issuer. An address that is neither https nor
+    on this machine is left out.
+
+    Example:
+        >>> flow = {"authorizationUrl": "https://id.example/login", "tokenUrl": "https://id.example/token"}
+        >>> issuers_of({"oauth": {"oauth2SecurityScheme": {"flows": {"authorizationCode": flow}}}})
+        [('https://id.example', 'https://id.example')]
+    """
+    found: list[tuple[str, str]] = []
+    for scheme in (schemes or {}).values():
+        match scheme:
+            case {"openIdConnectSecurityScheme": {"openIdConnectUrl": str(url)}}:
+                pair = (_origin_of(url), _origin_of(url))
+            case {
+                "oauth2SecurityScheme": {
+                    "flows": {"authorizationCode": {"authorizationUrl": str(url), "tokenUrl": str(token)}}
+                }
+            }:
+                pair = (_origin_of(url), _origin_of(token))
+            case _:
+                continue
+        if all(pair):
+            found.append(pair)
+    return found
+
+
+def _origin_of(url: str) -> str:
+    """Return the origin, or an empty string if a page must not send a sign-in there."""
+    try:
+        parts = urlsplit(url)
+        is_safe = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
+        found = f"{parts.scheme}://{parts.netloc}"
+    except ValueError:  # for example an unclosed bracket
+        return ""
+    if not is_safe or not _ORIGIN.fullmatch(found):  # it becomes a part of a header
+        return ""
+    return found
+
+
 class ExplorerPage:
     """Serves the page at `<prefix>/`. `<prefix>` redirects there.
 
     The page needs no authentication, like the card that it shows. Its requests are authenticated like all others.
+
+    Args:
+        prefix: The path of the page, without the slash at the end.
+        schemes: Returns the security schemes of the agent's card.
+        options: Features of the server that the page may use.
+        client_id: The OAuth client that the page offers for a sign-in.
     """
 
-    def __init__(self, prefix: str, *, options: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        prefix: str,
+        *,
+        schemes: Callable[[], Mapping[str, Any] | None] = dict,
+        options: tuple[str, ...] = (),
+        client_id: str = "",
+    ) -> None:
         # One "../" for each level of the prefix: /tools/explorer/ is two levels below the agent.
-        self._page = BuiltPage(root="../" * prefix.count("/"), options=options)
+        self._page = BuiltPage(root="../" * prefix.count("/"), options=options, client_id=client_id)
+        self._schemes = schemes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
         if path.endswith("/"):
-            await answer(send, 200, self._page.body, self._page.headers)
+            # The card is the operator's own, so the two addresses of a flow may have different origins.
+            issuers = {origin: None for pair in issuers_of(self._schemes()) for origin in pair}
+            await answer(send, 200, self._page.body, self._page.headers(issuers))
             return
         # Relative: a proxy may have removed a prefix that only the browser knows.
         last = path.rpartition("/")[2]

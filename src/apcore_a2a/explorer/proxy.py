@@ -11,7 +11,7 @@ address on a card is untrusted data until it is checked.
 import asyncio
 import secrets
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -23,12 +23,13 @@ from apcore_a2a.client.auth import Auth, AuthContext, TrustedOrigins, card_urls,
 from apcore_a2a.client.discovery import MAX_CARD
 from apcore_a2a.client.transport import HttpRequest, HttpResponse, Transport
 from apcore_a2a.errors import A2AConnectionError, A2AError
-from apcore_a2a.explorer.page import BuiltPage, Headers, answer
+from apcore_a2a.explorer.page import BuiltPage, Headers, answer, issuers_of
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.v03 import jsonrpc as v03
 from apcore_a2a.web import is_loopback
 
 CARD: Final = ".well-known/agent-card.json"
+CALLBACK: Final = "/callback"
 MAX_BODY: Final = 64 * 1024 * 1024
 ANSWER_TIME: Final = 30.0  # seconds for a card or a token
 IDLE: Final = 120.0  # seconds of silence after which a stream counts as broken; keep-alives are more frequent
@@ -77,7 +78,8 @@ class ExplorerProxy:
         self._card: AgentCard | None = None
         self._key_headers: frozenset[str] = frozenset()
         self.secret = secrets.token_urlsafe(24)
-        self._page = BuiltPage(root="../", agent=f"{self._base}/")
+        # An issuer knows the address to return to, so that contains no secret.
+        self._page = BuiltPage(root="../", agent=f"{self._base}/", callback=CALLBACK)
 
     @property
     def path(self) -> str:
@@ -106,14 +108,18 @@ class ExplorerProxy:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        if not _names_loopback(headers.get("host", "")):
+            await answer(send, 404, b"", [])
+            return
+        if scope["path"] == CALLBACK and scope["method"] == "GET":
+            await answer(send, 200, self._page.body, self._page.headers())
+            return
         given, _, path = scope["path"].removeprefix("/").partition("/")
-        if not _names_loopback(headers.get("host", "")) or not secrets.compare_digest(
-            given.encode(), self.secret.encode()
-        ):
+        if not secrets.compare_digest(given.encode(), self.secret.encode()):
             await answer(send, 404, b"", [])
             return
         if path == "explorer/" and scope["method"] == "GET":
-            await answer(send, 200, self._page.body, self._page.headers)
+            await answer(send, 200, self._page.body, self._page.headers(await self._find_issuers()))
             return
         try:
             if path == CARD:
@@ -122,6 +128,20 @@ class ExplorerProxy:
                 await self._forward(scope, path, headers, receive, send)
         except A2AError as error:
             await _answer_error(send, 502, clean_line(str(error), 500))
+
+    async def _find_issuers(self) -> list[str]:
+        """Return the origins for a sign-in that the agent's card may name.
+
+        A card that begins at a trustworthy issuer and sends the code elsewhere would receive the token of the user, so
+        both addresses must have one origin, or the user must have allowed the second one.
+        """
+        if self._card is None:
+            with suppress(A2AError):  # the page reports it
+                response = await self._find_card({})
+                if response.status == 200:
+                    self._read_card(response.body)
+        schemes = None if self._card is None else self._card.security_schemes
+        return [token for begin, token in issuers_of(schemes) if begin == token or f"{token}/" in self._trusted]
 
     async def _answer_card(self, headers: Mapping[str, str], send: Send) -> None:
         response = await self._find_card(headers)

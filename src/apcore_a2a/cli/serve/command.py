@@ -86,7 +86,7 @@ SECTIONS: Final = {
     "Serving": "extensions_dir factory host port workers default_skill execution_timeout shutdown_timeout drain_delay "
     "keep_alive_interval trusted_proxies cors_origins metrics",
     "Card": "name description version url card_signing_key",
-    "Development": "reload explorer show_exceptions log_level log_format",
+    "Development": "reload explorer explorer_client_id show_exceptions log_level log_format",
     "Answers": "stream_final data_as_text state_history",
     "Storage": "store task_store_ttl task_store_max",
     "Who may call": "auth_type auth_key auth_key_file auth_issuer auth_audience auth_jwks_url auth_id_claim "

@@ -11,8 +11,6 @@ import os
 from collections.abc import AsyncGenerator
 from typing import Final
 
-import uvicorn
-
 from apcore_a2a import (
     Admission,
     AgentCapabilities,
@@ -30,8 +28,8 @@ from apcore_a2a import (
     StatusUpdate,
     TaskState,
     TaskStatus,
+    serve,
 )
-from apcore_a2a.app.serve import build_app
 from apcore_a2a.errors import ContentTypeNotSupportedError
 
 Step = AgentEvent | float  # a number is a pause in seconds
@@ -97,14 +95,18 @@ class ConformanceAgent:
 
 
 def build_card(url: str, *, streaming: bool = True, required: tuple[str, ...] = ()) -> AgentCard:
-    bindings = [(binding, version) for version in ("1.0", "0.3") for binding in ("JSONRPC", "HTTP+JSON")]
+    interfaces: list[AgentInterface] = []
+    for version in ("1.0", "0.3"):
+        for binding in ("JSONRPC", "HTTP+JSON", "GRPC"):
+            address = url
+            if (binding, version) == ("GRPC", "1.0"):
+                address = url.removeprefix("http://")  # 1.0 has a bare target for gRPC
+            interfaces.append(AgentInterface(url=address, protocol_binding=binding, protocol_version=version))
     return AgentCard(
         name="Conformance agent",
         description="Behaves as the official conformance kits expect.",
         version="1.0.0",
-        supported_interfaces=tuple(
-            AgentInterface(url=url, protocol_binding=binding, protocol_version=version) for binding, version in bindings
-        ),
+        supported_interfaces=tuple(interfaces),
         capabilities=AgentCapabilities(
             streaming=streaming,
             extensions=tuple(AgentExtension(uri=uri, required=True) for uri in required),
@@ -120,20 +122,24 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=9999)
     parser.add_argument("--card", default="auto", choices=("1.0", "0.3", "auto"), help="the form of card to serve")
+    parser.add_argument("--old-statuses", action="store_true", help="the HTTP and gRPC statuses of A2A 1.0.0")
     parser.add_argument("--no-streaming", action="store_true", help="an agent that does not stream")
     parser.add_argument("--no-push", action="store_true", help="an agent that has no webhooks")
     parser.add_argument("--required-extension", metavar="URI", action="append", default=[])
     options = parser.parse_args()
     url = f"http://{options.host}:{options.port}"
     card = build_card(url, streaming=not options.no_streaming, required=tuple(options.required_extension))
-    app = build_app(
+    serve(
         ConformanceAgent(),
+        host=options.host,
+        port=options.port,
         card=card,
         card_mode=options.card,
+        old_statuses=options.old_statuses,
         push_notifications=not options.no_push,
         allow_insecure_webhooks=True,  # the kits receive webhooks on this machine
+        log_level="warning",
     )
-    uvicorn.run(app, host=options.host, port=options.port, log_level="warning")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 # CI runs the same targets. No target needs a terminal. `make` alone lists them.
 SHELL := /bin/sh
-PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
-VERSIONS := 3.11 3.12 3.13
+VERSIONS := 3.11 3.12 3.13 3.14
+PORT ?= 8000
 # The other installed Pythons that are supported: the wire tests run on them as well, in .venvs/py312 and so on.
 OTHERS := $(filter-out $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'),$(VERSIONS))
 OTHERS := $(foreach version,$(OTHERS),$(if $(shell scripts/find-python $(version) 2>/dev/null),$(version)))
@@ -29,6 +30,12 @@ setup-wire: $(OTHERS:3.%=.venvs/py3%/.stamp)
 .venv/.stamp: requirements/dev.txt pyproject.toml
 	$(call install,.venv,$<)
 	.venv/bin/python $(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# The environment of `make run`: what the package needs and nothing else, and the package from src. 75 MB.
+.venvs/run/.stamp: requirements/run.txt
+	$(if $(PYTHON),,$(no_python))
+	scripts/light-venv $(PYTHON) .venvs/run $<
 	@touch $@
 
 .venvs/apcore-oldest/.stamp: requirements/apcore-oldest.txt pyproject.toml
@@ -75,9 +82,11 @@ explorer/node_modules/.stamp: explorer/package-lock.json
 	npm install --prefix .venvs/bench-js --no-package-lock --no-audit --no-fund --silent $$(cat $<)
 	@touch $@
 
+no_python = @echo "Python 3.11 or newer is needed on PATH (or: make $@ PYTHON=...)" >&2; exit 1
+
 # arguments: environment, lock, and the Python to create it with, if not $(PYTHON)
 define install
-	@test -n "$(or $(3),$(PYTHON))" || { echo "Python 3.11 or newer is needed on PATH (or: make setup PYTHON=...)" >&2; exit 1; }
+	$(if $(or $(3),$(PYTHON)),,$(no_python))
 	test -x $(1)/bin/python || $(or $(3),$(PYTHON)) -m venv $(1)
 	$(1)/bin/python $(PIP) --no-deps --require-hashes --requirement $(2)
 endef
@@ -99,8 +108,9 @@ wire-on-3.%:
 test-peers: setup $(PEERS:%=.venvs/peer-%/.stamp)  ## orchestrators and servers of other projects, each in its own environment
 	PEERS=required .venv/bin/python $(PYTEST) tests/peers
 
-run: .venv/.stamp  ## the demo agent with its Explorer page, at http://localhost:8000/explorer/
-	.venv/bin/apcore-a2a serve examples/extensions --host 127.0.0.1 --name demo --default-skill text.stats \
+run: .venvs/run/.stamp  ## the demo agent with its Explorer page, at http://localhost:8000/explorer/ (make run PORT=9000)
+	PYTHONPATH=src .venvs/run/bin/python -m apcore_a2a serve examples/extensions --host 127.0.0.1 --port $(PORT) \
+		--name demo --default-skill text.stats \
 		--description "A demo agent: text, units, files, jobs, approvals" --explorer --metrics --reload \
 		--push-notifications --allow-insecure-webhooks
 

@@ -6,9 +6,12 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from scripts import audit
 from scripts.code_lines import count_code_lines
@@ -134,6 +137,68 @@ def test_a_lock_holds_pins_and_hashes_and_no_address(lock: Path) -> None:
     lines = lock.read_text(encoding="utf-8").splitlines()
     assert lines
     assert [line for line in lines if not pin.fullmatch(line)] == []
+
+
+def pins_of(lock: Path) -> dict[str, str]:
+    return dict(re.findall(r"^([a-z0-9._-]+)==([\w.]+)", lock.read_text(encoding="utf-8"), re.MULTILINE))
+
+
+def needed_by(requirement: Requirement, found: set[str]) -> set[str]:
+    """The names of a package and of all packages that it needs here, added to `found`."""
+    name = canonicalize_name(requirement.name)
+    for text in distribution(name).requires or []:
+        needed = Requirement(text)
+        wanted = {"", *requirement.extras}
+        if any(needed.marker is None or needed.marker.evaluate({"extra": extra}) for extra in wanted):
+            if canonicalize_name(needed.name) not in found:
+                found.add(canonicalize_name(needed.name))
+                needed_by(needed, found)
+    return found
+
+
+def test_make_run_installs_what_the_package_needs_and_nothing_else() -> None:
+    pins = pins_of(ROOT / "requirements" / "run.txt")
+    tested = pins_of(ROOT / "requirements" / "dev.txt")
+    assert pins.items() <= tested.items()
+    elsewhere = set() if sys.version_info < (3, 13) else {"typing-extensions"}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed: set[str] = set()
+    for text in project["dependencies"]:
+        direct = Requirement(text)
+        needed |= {canonicalize_name(direct.name)} | needed_by(direct, set())
+    assert needed - elsewhere == set(pins) - elsewhere
+
+
+def light_venv(tmp_path: Path, **programs: str) -> tuple[list[str], str]:
+    """The commands that scripts/light-venv gives, with these programs on PATH, and its error output."""
+    log = tmp_path / "log"
+    for name, body in programs.items():
+        program = tmp_path / name
+        program.write_text(f'#!/bin/sh\necho "{name} $*" >> {log}\n{body}\n')
+        program.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    command = [str(ROOT / "scripts" / "light-venv"), "python", str(tmp_path / "there"), "run.txt"]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return log.read_text().splitlines(), ended.stderr
+
+
+def test_the_light_environment_is_made_by_uv_if_there_is_one(tmp_path: Path) -> None:
+    commands, _ = light_venv(tmp_path, python="exit 1", uv="")
+    assert [command.split()[:2] for command in commands] == [["uv", "venv"], ["uv", "pip"]]
+    assert "--require-hashes --requirement run.txt" in commands[1]
+
+
+def test_the_light_environment_has_no_pip_if_python_has_one(tmp_path: Path) -> None:
+    commands, _ = light_venv(tmp_path, python="")
+    assert commands[1] == f"python -m venv --without-pip {tmp_path}/there"
+    assert commands[2].startswith(f"python -m pip --python {tmp_path}/there/bin/python install")
+    assert "--require-hashes --requirement run.txt" in commands[2]
+
+
+def test_the_light_environment_brings_its_own_pip_if_python_has_none(tmp_path: Path) -> None:
+    commands, errors = light_venv(tmp_path, python='[ "$2" != pip ]')
+    assert commands[1:] == [f"python -m venv {tmp_path}/there"]
+    assert "there/bin/python" in errors  # which a real Python would have created
 
 
 # ---- the audit -----------------------------------------------------------------------------------------------------

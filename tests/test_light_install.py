@@ -62,6 +62,16 @@ except ImportError as error:
     print(error)
 """
 
+INSECURE: Final = """
+from apcore_a2a.cli import main
+import sys
+sys.argv = ["apcore-a2a", "card", "https://127.0.0.1:9", "--insecure"]
+try:
+    main()
+except SystemExit as ended:
+    print("exit", ended.code)
+"""
+
 POSTGRES: Final = """
 import asyncio
 from apcore_a2a import async_serve
@@ -95,6 +105,10 @@ def test_functions_are_served_and_called_without_apcore_and_what_else_they_do_no
         "google",
     }
     assert run_without(unused, FUNCTIONS, f"{tmp_path}/tasks.db").split() == ["3", "HI", "a"]
+
+
+def test_insecure_needs_no_http_library_beside_the_default() -> None:
+    assert run_without({"httpx"}, INSECURE).split() == ["exit", "3"]
 
 
 @pytest.mark.parametrize(

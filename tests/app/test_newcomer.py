@@ -166,10 +166,13 @@ class Server:
 
 
 def recipe_of_run() -> str:
-    """What `make run` runs, without the environment that it makes first."""
+    """What `make run` runs, with the programs of the newcomer instead of the environment that it creates first."""
     recipe = re.search(r"^run:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert recipe is not None
-    return recipe[1].replace("\\\n", " ").replace(".venv/bin/", "").strip()
+    command = recipe[1].replace("\\\n", " ").strip()
+    python = "PYTHONPATH=src .venvs/run/bin/python -m apcore_a2a "
+    assert command.startswith(python)
+    return "apcore-a2a " + command.removeprefix(python).replace("$(PORT)", "8000")
 
 
 class Newcomer:

@@ -347,13 +347,10 @@ async def open_network(common: CommonOptions) -> AsyncIterator[Transport]:
     if not common.insecure:
         yield _with_options(common, open_transport(None))
         return
-    import httpx  # only for disabling certificate verification, which the default transport does not support
-
-    from apcore_a2a.client.httpx_transport import HttpxTransport
+    from apcore_a2a.client.aiohttp_transport import AiohttpTransport  # here, because it loads aiohttp
 
     click.echo("Warning: TLS certificates are not verified (--insecure). Others may read your credentials", err=True)
-    async with httpx.AsyncClient(verify=False) as http:
-        yield _with_options(common, HttpxTransport(http))
+    yield _with_options(common, AiohttpTransport(verify=False))
 
 
 def _with_options(common: CommonOptions, transport: Transport) -> Transport:

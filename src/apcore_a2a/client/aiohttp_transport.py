@@ -30,9 +30,14 @@ FAILURES: Final = (aiohttp.ClientError, TimeoutError, OSError, UnicodeError)
 
 
 class AiohttpTransport:
-    """A transport with one connection pool, which opens at the first request."""
+    """A transport with one connection pool, which opens at the first request.
 
-    def __init__(self) -> None:
+    Args:
+        verify: False accepts any TLS certificate.
+    """
+
+    def __init__(self, *, verify: bool = True) -> None:
+        self._verify = verify
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # the loop that the session belongs to
         self._responses: WeakSet[aiohttp.ClientResponse] = WeakSet()  # responses that may still be read
@@ -65,7 +70,7 @@ class AiohttpTransport:
             self._loop = asyncio.get_running_loop()
             self._session = aiohttp.ClientSession(
                 # limit=0 means no limit: each open stream holds a connection, and streams must not block calls.
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE),
+                connector=aiohttp.TCPConnector(ssl=self._verify, limit=0, keepalive_timeout=KEEP_ALIVE),
                 # Cookies are credentials that the caller did not supply.
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers=HEADERS,

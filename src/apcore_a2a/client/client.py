@@ -72,7 +72,8 @@ class A2AClient:
         auth: `"Bearer …"`, a bare token, an async function that returns one, or an `Auth` such as `ApiKeyAuth`.
         timeout: Seconds for one call, all its attempts together. For a stream it bounds only the first byte.
         card_ttl: Seconds for which the card is cached before the client asks whether it has changed.
-        http: Your own `httpx.AsyncClient`, instead of the built-in transport. The client does not close it.
+        http: Your own `httpx.AsyncClient` (`pip install 'apcore-a2a[httpx]'`), instead of the built-in transport. The
+            client does not close it.
         options: See `ClientOptions`.
 
     Raises:

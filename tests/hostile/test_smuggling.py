@@ -14,6 +14,7 @@ import pytest
 
 from apcore_a2a.app.serve import build_app
 from tests.fakes import COMPLETED, PATIENCE, ScriptedAgent
+from tests.http2_peer import GOAWAY, PREFACE, split_frames
 from tests.interaction.serving import serving
 
 HIDDEN = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
@@ -83,7 +84,6 @@ REFUSED = {
     "a tab in the target": b"GET /hea\tlth HTTP/1.1\r\nHost: localhost\r\n\r\n" + HIDDEN,
     "a target that is not ASCII": "GET /hé HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() + HIDDEN,
     "CONNECT": b"CONNECT evil.example:80 HTTP/1.1\r\nHost: localhost\r\n\r\n" + HIDDEN,
-    "the preface of HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + HIDDEN,
     "the hello of TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 100,
     "two hosts": b"GET /health HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n" + HIDDEN,
     "the same host twice": b"GET /health HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n" + HIDDEN,
@@ -116,6 +116,20 @@ def statuses(answer: bytes) -> list[int]:
 async def test_an_ambiguous_request_is_rejected_and_nothing_after_it_is_read(url: str, name: str) -> None:
     answer = await said(url, REFUSED[name])
     assert statuses(answer) == [400]
+    assert b"healthy" not in answer
+
+
+async def test_the_preface_of_http2_is_rejected_if_the_server_speaks_only_http1() -> None:
+    async with serving(ScriptedAgent(default=(COMPLETED,)), grpc=False) as url:
+        answer = await said(url, PREFACE + HIDDEN)
+    assert statuses(answer) == [400]
+    assert b"healthy" not in answer
+
+
+async def test_a_request_of_http1_behind_the_preface_of_http2_ends_the_connection(url: str) -> None:
+    answer = await said(url, PREFACE + HIDDEN)
+    frames, rest = split_frames(answer)
+    assert (frames[-1].kind, rest) == (GOAWAY, b"")
     assert b"healthy" not in answer
 
 

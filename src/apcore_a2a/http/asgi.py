@@ -223,7 +223,7 @@ def client_of(scope: Scope) -> tuple[str, int] | None:
 
 def is_grpc(scope: Scope) -> bool:
     """Whether a request is a gRPC call, which has trailers in its response. HTTP/1.1 has none that clients read."""
-    if scope["http_version"] not in ("2", "3"):
+    if scope.get("http_version") not in ("2", "3"):
         return False
     for name, value in scope["headers"]:
         if name == b"content-type":

@@ -30,4 +30,5 @@ def test_every_serve_option_is_documented_with_its_variable(option: click.Option
         rows = [row for row in OPERATIONS.splitlines() if row.startswith("|") and all(name in row for name in names)]
         assert rows, f"docs/operations.md has no row for {option.envvar}"
         page = rows[0]
-    assert any(f"`{flag}`" in page for flag in option.opts)
+    flags = {"/".join(option.opts + option.secondary_opts), *option.opts}
+    assert any(f"`{flag}`" in page for flag in flags)

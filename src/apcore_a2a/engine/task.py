@@ -325,7 +325,9 @@ class LiveTask:
                 fold(self.task, event)
             self.version += 1
             entries.append(LogEntry(self.version, self.task.status.state, body))
-            records.append(self._traced(body))
+            if self._trace:
+                body = self._traced(body)
+            records.append(body)
         change = self._change(records)
         change.hand_on = hand_on
         change.webhook = self._new_webhook

@@ -17,7 +17,7 @@ PARALLEL := --numprocesses=2 --dist=loadfile
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-wire run explorer screenshots test test-wire test-peers test-matrix chaos chaos-cluster check audit format lock clean
+.PHONY: help setup setup-wire run explorer screenshots test test-wire test-peers test-matrix chaos chaos-cluster check audit format bench bench-quick dist lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -146,6 +146,12 @@ bench: setup  ## measure everything beside every peer, up to 15 minutes; writes 
 
 bench-quick: setup  ## the same in 90 seconds, to see that it works; writes nothing
 	.venv/bin/python -m benchmarks.run --quick
+
+dist: .venv/.stamp  ## the wheel, the source archive, their bill of materials and checksums, into dist
+	rm -rf dist
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) .venv/bin/python -m hatchling build -d dist
+	PYTHONPATH=src .venv/bin/python -m scripts.sbom requirements/run.txt dist/sbom.cdx.json
+	cd dist && { sha256sum * 2>/dev/null || shasum -a 256 *; } >../SHA256SUMS && mv ../SHA256SUMS .
 
 lock: .venvs/lock/.stamp  ## update requirements/*.txt
 	scripts/lock .venvs/lock/bin/uv

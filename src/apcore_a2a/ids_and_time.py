@@ -63,6 +63,20 @@ utc_now = _Clock().now
 """Return the time in the format of A2A: UTC, milliseconds, Z (1.0 §5.6.1)."""
 
 
+def seconds_since(timestamp: str) -> float | None:
+    """Return the seconds since a time in the format of A2A. 0 if it is in the future, None if it is no time.
+
+    Example:
+        >>> seconds_since("9999-12-31T23:59:59.000Z"), seconds_since("yesterday")
+        (0.0, None)
+    """
+    try:
+        moment = datetime.fromisoformat(timestamp)
+        return max(time.time() - moment.timestamp(), 0.0)
+    except (ValueError, OverflowError):
+        return None
+
+
 def to_utc(timestamp: str) -> str:
     """Return a time of an agent in the format of A2A. A text that is not an ISO 8601 time becomes the present time."""
     if timestamp == "":

@@ -52,6 +52,12 @@ def trace_id_of(trace: Trace) -> str:
     return trace.get(PARENT, "")[3:35]
 
 
+def is_sampled(trace: Trace) -> bool:
+    """Return whether the system that began the trace records it."""
+    flags = trace.get(PARENT, "")[-2:]
+    return flags != "" and int(flags, 16) % 2 == 1
+
+
 def continue_trace(trace: Trace) -> None:
     """Continue a trace in the requests of clients that the current asyncio task, or the current thread, makes."""
     _CONTINUED.set(trace)

@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any, TypeVar
 
 from apcore_a2a.agent import Admission, Agent, AgentEvent, Call, Caller
-from apcore_a2a.engine.context import CallContext, EngineOptions, Hooks, Observer, Timing
+from apcore_a2a.engine.context import CallContext, EngineOptions, Hooks, Observer, RunTimes, Timing
 from apcore_a2a.engine.engine import Engine
 from apcore_a2a.engine.event_log import LogEntry
 from apcore_a2a.engine.streams import Events
@@ -232,10 +232,10 @@ class Ledger(Observer):
         self.abandoned: list[str] = []
         self.streams = 0
 
-    def run_started(self, task_id: str) -> None:
+    def run_started(self, task_id: str, call: Call) -> None:
         self.started.append(task_id)
 
-    def run_ended(self, task_id: str, state: TaskState, seconds: float) -> None:
+    def run_ended(self, task_id: str, call: Call, state: TaskState, times: RunTimes) -> None:
         self.ended.append((task_id, state))
 
     def run_abandoned(self, task_id: str) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from apcore_a2a.agent import Call
 from apcore_a2a.auth.audit import AuditLog
 from apcore_a2a.auth.authenticator import Authenticator, challenge, credential_headers, identify, security_schemes
-from apcore_a2a.engine.context import CallContext, Observer
+from apcore_a2a.engine.context import CallContext, Observer, RunTimes
 from apcore_a2a.errors import A2AError, AccessDeniedError, OverloadedError, UnauthenticatedError, wire
 from apcore_a2a.http.asgi import client_of, error_headers, inbound, refuse_early
 from apcore_a2a.protocol.model import Operation, SendMessage, TaskState, Value
@@ -194,13 +195,31 @@ class Observers(Observer):
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers = tuple(observers)
 
-    def run_started(self, task_id: str) -> None:
+    def request_ended(
+        self, operation: Operation, context: CallContext, seconds: float, error: BaseException | None
+    ) -> None:
         for observer in self._observers:
-            observer.run_started(task_id)
+            observer.request_ended(operation, context, seconds, error)
 
-    def run_ended(self, task_id: str, state: TaskState, seconds: float) -> None:
+    def message_waits(self) -> None:
         for observer in self._observers:
-            observer.run_ended(task_id, state, seconds)
+            observer.message_waits()
+
+    def message_waited(self, seconds: float) -> None:
+        for observer in self._observers:
+            observer.message_waited(seconds)
+
+    def write_confirmed(self, seconds: float) -> None:
+        for observer in self._observers:
+            observer.write_confirmed(seconds)
+
+    def run_started(self, task_id: str, call: Call) -> None:
+        for observer in self._observers:
+            observer.run_started(task_id, call)
+
+    def run_ended(self, task_id: str, call: Call, state: TaskState, times: RunTimes) -> None:
+        for observer in self._observers:
+            observer.run_ended(task_id, call, state, times)
 
     def run_abandoned(self, task_id: str) -> None:
         for observer in self._observers:
@@ -218,9 +237,9 @@ class Observers(Observer):
         for observer in self._observers:
             observer.stream_closed(task_id)
 
-    def notification_sent(self, task_id: str) -> None:
+    def notification_sent(self, task_id: str, delay: float | None) -> None:
         for observer in self._observers:
-            observer.notification_sent(task_id)
+            observer.notification_sent(task_id, delay)
 
     def notification_failed(self, task_id: str) -> None:
         for observer in self._observers:

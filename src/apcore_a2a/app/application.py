@@ -291,6 +291,7 @@ def _metrics_of(app: Application) -> Metrics:
         stuck_threads=lambda: app.engine.stuck_threads,
         backlog=lambda: app.engine.backlog(),
         usage=lambda: _usage_of(app.engine),
+        lease_age=lambda: app.engine.lease_age,
     )
 
 

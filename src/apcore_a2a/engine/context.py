@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from apcore_a2a.agent import ANONYMOUS, Caller
+from apcore_a2a.agent import ANONYMOUS, Call, Caller
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.lifecycle import StreamFinal
 from apcore_a2a.protocol.model import Operation, Rules, TaskState, Value
@@ -27,6 +27,8 @@ class CallContext(Struct, frozen=True, kw_only=True):
     """The trace of the request: traceparent, tracestate and baggage, if they are well-formed."""
     raw_headers: Mapping[bytes, bytes] = {}
     """All headers as they were received. Only agents read them."""
+    binding: str = ""
+    """The binding of the request as the card names it: JSONRPC, HTTP+JSON or GRPC. Empty within the process."""
     extensions: frozenset[str] = frozenset()
     idempotency_key: str = ""
     last_event_id: int | None = None
@@ -80,16 +82,40 @@ class Interceptor(Protocol):
 # The engine reports events to metrics, audit, tracing and tests. Invariant: an observer has no influence on the engine.
 
 
+class RunTimes(Struct, frozen=True, gc=False):
+    """How long a run took, in seconds since the agent was called."""
+
+    seconds: float
+    """Until its end."""
+    first_event: float | None
+    """Until its first event was handed to the store. None: the agent yielded no event."""
+    last_event: float | None
+
+
 class Observer:
     """Hooks called on the event loop. Each does nothing: an observer overrides those it needs.
 
     They must be quick and must not raise.
     """
 
-    def run_started(self, task_id: str) -> None:
+    def request_ended(
+        self, operation: Operation, context: CallContext, seconds: float, error: BaseException | None
+    ) -> None:
+        """An operation has returned its result, or has raised an error. A stream is open then, and not at its end."""
+
+    def message_waits(self) -> None:
+        """A message to a running task has joined the queue of the task."""
+
+    def message_waited(self, seconds: float) -> None:
+        """A message has left the queue, to run or because it is not wanted any more."""
+
+    def write_confirmed(self, seconds: float) -> None:
+        """A store that keeps tasks on disk has confirmed a write."""
+
+    def run_started(self, task_id: str, call: Call) -> None:
         """The agent is called."""
 
-    def run_ended(self, task_id: str, state: TaskState, seconds: float) -> None:
+    def run_ended(self, task_id: str, call: Call, state: TaskState, times: RunTimes) -> None:
         """A run has ended. `state` is the state of its task."""
 
     def run_abandoned(self, task_id: str) -> None:
@@ -104,8 +130,8 @@ class Observer:
     def stream_closed(self, task_id: str) -> None:
         """A stream of the task's events was closed."""
 
-    def notification_sent(self, task_id: str) -> None:
-        """A webhook received an event."""
+    def notification_sent(self, task_id: str, delay: float | None) -> None:
+        """A webhook received an event, so many seconds after its time. None: the event has no time."""
 
     def notification_failed(self, task_id: str) -> None:
         """An attempt to post an event to a webhook failed."""

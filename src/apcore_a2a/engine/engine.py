@@ -6,6 +6,7 @@ other owners are answered like unknown tasks.
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -70,6 +71,7 @@ class Engine:
         self.options = options
         self.store = store
         self._agent = agent
+        self._observer = hooks.observer
         self._interceptors = hooks.interceptors
         self._extended_card = hooks.extended_card
         self.stored = stored_limits_of(store, options, hooks.observer)
@@ -106,6 +108,13 @@ class Engine:
             operations[Operation.LIST_PUSH] = self.webhooks.list
             operations[Operation.DELETE_PUSH] = self.webhooks.delete
         return operations
+
+    @property
+    def lease_age(self) -> float | None:
+        """Seconds since this replica renewed its lease. None: no other replica shares its store."""
+        if self.replica is None:
+            return None
+        return self.replica.followers.authority.lease_age
 
     @property
     def active_tasks(self) -> int:
@@ -177,18 +186,30 @@ class Engine:
 
     async def handle(self, operation: Operation, request: Value, context: CallContext) -> Any:
         """Perform an operation, through the interceptors. All bindings call this."""
+        began = time.monotonic()
+        try:
+            perform = self._find(operation, context)
+            if self._interceptors:
+                result = await self._intercepted(perform, operation, request, context)
+            else:
+                result = await perform(request, context)
+        except BaseException as error:  # whatever it is, it is raised again. CancelledError: the client has left
+            self._observer.request_ended(operation, context, time.monotonic() - began, error)
+            raise
+        self._observer.request_ended(operation, context, time.monotonic() - began, None)
+        return result
+
+    def _find(self, operation: Operation, context: CallContext) -> Perform:
+        """Return the method of an operation. Raise an error if the card says that the request is not supported."""
         missing = self.options.required_extensions - context.extensions
         if missing:
             raise errors.ExtensionSupportRequiredError(min(missing))
         if SHAPES[operation].streams and not self.options.streaming:
             raise UnsupportedOperationError("This agent does not stream")
-        perform = self._operations.get(operation, _no_push)
         if logger.isEnabledFor(logging.DEBUG):
             extra = {"operation": operation.value, "caller": runs.name_of(context.caller)}
             logger.debug("request dispatched", extra=extra)
-        if not self._interceptors:
-            return await perform(request, context)
-        return await self._intercepted(perform, operation, request, context)
+        return self._operations.get(operation, _no_push)
 
     async def _intercepted(self, perform: Perform, operation: Operation, request: Value, context: CallContext) -> Any:
         """Perform an operation between the interceptors.

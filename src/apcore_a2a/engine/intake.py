@@ -5,6 +5,7 @@ Invariant: a message that is rejected on arrival leaves nothing in the store.
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
@@ -336,7 +337,8 @@ class Intake:
         queued: QueuedMessage | None = None,
     ) -> Run | Snapshot:
         """Wait for the turn, then run the message if the task still accepts it."""
-        await live.turn.wait(place)
+        if place is not None:
+            await self._wait_in_queue(live, place)
         run = None
         try:
             await live.resync()
@@ -355,6 +357,14 @@ class Intake:
             if run is None:
                 live.turn.give()
         return run or await live.latest()
+
+    async def _wait_in_queue(self, live: LiveTask, place: Place) -> None:
+        began = time.monotonic()
+        self._runs.observer.message_waits()
+        try:
+            await live.turn.wait(place)
+        finally:
+            self._runs.observer.message_waited(time.monotonic() - began)
 
     async def _admit_again(
         self, live: LiveTask, request: SendMessage, context: CallContext, queued: QueuedMessage | None

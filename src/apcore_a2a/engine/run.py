@@ -25,7 +25,7 @@ from apcore_a2a.engine.agent_output import (
     status_with_text,
 )
 from apcore_a2a.engine.answer_forms import ENDS_TEXTS, DataForm, data_form, repeat_texts
-from apcore_a2a.engine.context import EngineOptions, Observer
+from apcore_a2a.engine.context import EngineOptions, Observer, RunTimes
 from apcore_a2a.engine.task import LiveTask, Saving
 from apcore_a2a.engine.turn_writes import add_message, begin_work, clear_run, hand_on, may_hand_on, start_over
 from apcore_a2a.engine.waiting import notice_wait
@@ -250,6 +250,8 @@ class Run:
         self._stop: Stop | None = None
         self._save_failure: BaseException | None = None  # the error of a save while the agent had control
         self.started: float | None = None  # when the agent was called, by the monotonic clock
+        self._first_save: float | None = None  # when the first event was handed to the store, by the same clock
+        self._last_save: float | None = None
 
     @property
     def output_bytes(self) -> int:
@@ -305,7 +307,7 @@ class Run:
     async def _run_agent(self) -> BaseException | None:
         """Run the agent. Return the error it failed with, or None."""
         self.started = time.monotonic()
-        self._observer.run_started(self.live.task.id)
+        self._observer.run_started(self.live.task.id, self.call)
         if self.call.headers:
             continue_trace(self.call.headers)
         try:
@@ -485,6 +487,9 @@ class Run:
             self.driver.cancel()
 
     def _save_batch(self) -> Saving:
+        self._last_save = time.monotonic()
+        if self._first_save is None:
+            self._first_save = self._last_save
         batch = self._batch
         self._batch = []
         saving = self.live.begin_save(batch)
@@ -612,5 +617,10 @@ class Run:
         self.call.read_conversation = None  # an abandoned agent must not take the memory from later runs
         if self.started is not None:
             task = self.live.task
-            self._observer.run_ended(task.id, task.status.state, time.monotonic() - self.started)
+            self._observer.run_ended(task.id, self.call, task.status.state, self._times(self.started))
         self._reach(RESTED)
+
+    def _times(self, started: float) -> RunTimes:
+        first = None if self._first_save is None else self._first_save - started
+        last = None if self._last_save is None else self._last_save - started
+        return RunTimes(time.monotonic() - started, first, last)

@@ -47,7 +47,7 @@ class Runs:
         self.stored = stored
         self._agent = agent
         self._store = store
-        self._observer = observer
+        self.observer = observer
         self._options = options
         self.timing = options.timing
         self._timeout = options.execution_timeout
@@ -161,7 +161,7 @@ class Runs:
 
     def launch(self, live: LiveTask, call: Call, start: Start, *, quota_key: str) -> Run:
         """Start a run of a live task, whose turn has to be taken. The run counts against `quota_key`."""
-        run = Run(live, call, start, agent=self._agent, observer=self._observer, options=self._options)
+        run = Run(live, call, start, agent=self._agent, observer=self.observer, options=self._options)
         run.quota_key = quota_key
         if self._timeout is not None:
             self._set_deadline(run, self._timeout)

@@ -5,6 +5,7 @@ published, in this order. No reader sees an event that a restart would lose.
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -332,8 +333,11 @@ class LiveTask:
         change.hand_on = hand_on
         change.webhook = self._new_webhook
         self._out_of_step = True  # until the store confirms the write
+        began = time.monotonic()
         earlier = await self._store.create(change, key=key)
         self._out_of_step = False
+        if self._store.durable:
+            self._observer.write_confirmed(time.monotonic() - began)
         if earlier is None:
             self.is_stored = True
             self._publish(entries, change)
@@ -505,7 +509,7 @@ class LiveTask:
             self._publish(entries, change)
         else:
             self.unsaved.append(saving)
-            saving.add_done_callback(partial(self._saved, entries, change, events))
+            saving.add_done_callback(partial(self._saved, entries, change, events, time.monotonic()))
         return saving
 
     def _change(self, records: list[bytes]) -> Change:
@@ -533,11 +537,17 @@ class LiveTask:
         )
 
     def _saved(
-        self, entries: list[LogEntry], change: Change, events: list[CheckedEvent], done: "asyncio.Future[None]"
+        self,
+        entries: list[LogEntry],
+        change: Change,
+        events: list[CheckedEvent],
+        began: float,
+        done: "asyncio.Future[None]",
     ) -> None:
         self.unsaved.remove(done)
         error = asyncio.CancelledError() if done.cancelled() else done.exception()
         if error is None:
+            self._observer.write_confirmed(time.monotonic() - began)
             self._publish(entries, change)
         else:
             self._failed_saves.append((entries[0].seq, events))

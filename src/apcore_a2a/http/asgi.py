@@ -51,6 +51,10 @@ JSON: Final = b"application/json"
 A2A_JSON: Final = b"application/a2a+json"
 EVENT_STREAM: Final = b"text/event-stream"
 GRPC: Final = b"application/grpc"
+# The bindings as the card names them (1.0 §5.8).
+JSONRPC: Final = "JSONRPC"
+HTTP_JSON: Final = "HTTP+JSON"
+GRPC_BINDING: Final = "GRPC"
 CLOSE: Final = ((b"connection", b"close"),)  # the rest of the request is not read
 RETRY: Final = ((b"retry-after", b"1"),)
 CLIENT_KEY: Final = "a2a.client"  # in a scope: the client behind a trusted proxy. `client` is the proxy
@@ -147,18 +151,21 @@ class Inbound(Struct, gc=False):
         """Count this request as rejected, and log it. `reason` is for the log, if the client gets less detail."""
         self.traffic.refusals.refuse_request(error, self.caller, self.peer, reason=reason)
 
-    def context(self, dialect: Dialect, tenant: str) -> CallContext:
+    def context(self, dialect: Dialect, tenant: str, binding: str = "") -> CallContext:
         """Return what the engine needs to know about this request."""
         caller = self.caller
         if tenant:
             caller = replace(caller, tenant=tenant)
         if _CONTEXT_HEADERS.isdisjoint(self.headers):  # most requests have none of the headers below
-            return CallContext(caller=caller, rules=dialect.RULES, raw_headers=self.headers, peer=self.peer)
+            return CallContext(
+                caller=caller, rules=dialect.RULES, raw_headers=self.headers, binding=binding, peer=self.peer
+            )
         return CallContext(
             caller=caller,
             rules=dialect.RULES,
             headers=read_trace(self.headers),
             raw_headers=self.headers,
+            binding=binding,
             extensions=self.extensions(dialect),
             idempotency_key=self._idempotency_key(),
             last_event_id=self._last_event_id(),

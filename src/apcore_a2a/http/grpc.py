@@ -22,6 +22,7 @@ from apcore_a2a.errors import (
     wire,
 )
 from apcore_a2a.http.asgi import (
+    GRPC_BINDING,
     PIECE,
     HTTPError,
     Inbound,
@@ -126,7 +127,7 @@ class GRPCBinding:
                 params = await asyncio.to_thread(self._decode, method, body, encoding)
         else:
             params = self._decode(method, body, encoding)
-        context = request.context(method.dialect, str(getattr(params, "tenant", "")))
+        context = request.context(method.dialect, str(getattr(params, "tenant", "")), GRPC_BINDING)
         del body  # maybe megabytes, which are not needed while the agent works
         try:
             return await self._engine.handle(method.operation, params, context)

@@ -11,7 +11,8 @@ from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
-from apcore_a2a.engine.context import Observer
+from apcore_a2a.agent import Call
+from apcore_a2a.engine.context import Observer, RunTimes
 from apcore_a2a.engine.engine import Engine
 from apcore_a2a.errors import A2AError, StoreUnavailableError
 from apcore_a2a.http.asgi import path_of, respond
@@ -127,10 +128,10 @@ class Activity(Observer):
         self.now = clock
         self.last = clock()
 
-    def run_started(self, task_id: str) -> None:
+    def run_started(self, task_id: str, call: Call) -> None:
         self.last = self.now()
 
-    def run_ended(self, task_id: str, state: TaskState, seconds: float) -> None:
+    def run_ended(self, task_id: str, call: Call, state: TaskState, times: RunTimes) -> None:
         self.last = self.now()
 
     def stream_opened(self, task_id: str) -> None:

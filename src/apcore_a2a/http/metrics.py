@@ -1,4 +1,4 @@
-"""The metrics of the server: an observer that counts, and an endpoint for JSON or Prometheus text.
+"""The metrics of the server: an observer that counts and measures, and an endpoint for JSON or Prometheus text.
 
 Invariant: metrics contain no message contents and no names of callers.
 """
@@ -6,6 +6,7 @@ Invariant: metrics contain no message contents and no names of callers.
 import asyncio
 import logging
 import mmap
+import platform
 import struct
 import time
 from collections import Counter, deque
@@ -14,17 +15,37 @@ from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
-from apcore_a2a.engine.context import Observer
+from apcore_a2a import __version__
+from apcore_a2a.agent import Call
+from apcore_a2a.engine.context import CallContext, Observer, RunTimes
+from apcore_a2a.errors import A2AError, wire
 from apcore_a2a.http.asgi import inbound, respond
+from apcore_a2a.http.histograms import (
+    OPENMETRICS,
+    PROMETHEUS,
+    Exemplar,
+    Family,
+    decode_families,
+    encode_families,
+    text_of_family,
+    text_of_figure,
+    text_of_info,
+)
 from apcore_a2a.http.traffic import Traffic
-from apcore_a2a.protocol.model import TaskState, encode
+from apcore_a2a.protocol.model import Operation, TaskState, encode
 from apcore_a2a.storage.contract import Backlog, Usage
+from apcore_a2a.trace_context import Trace, is_sampled, trace_id_of
 
 logger = logging.getLogger(__name__)
 
 # ---- figures that processes share -----------------------------------------------------------------------------------
 # Processes share their figures in one piece of memory, with a row for each process. There are no locks: one process
 # writes a row, and all of them read it. A figure may be half a second old.
+#
+# Families with labels are written as JSON, because their labels are not known before. Each process has two places for
+# it and writes them in turn, so a reader has half a second to read the latest one.
+
+MAX_FAMILIES_BYTES: Final = 512 * 1024
 
 
 class MetricsBoard:
@@ -32,8 +53,15 @@ class MetricsBoard:
 
     def __init__(self, workers: int, figures: int) -> None:
         self._row = struct.Struct(f"{figures}d")
+        self._head = struct.Struct("QI")  # the number of the latest write, and its length
         self._workers = workers
         self._memory = mmap.mmap(-1, max(workers * self._row.size, 1))
+        # The system provides pages of it only when they are written.
+        self._families = mmap.mmap(-1, max(workers * self._families_size, 1))
+
+    @property
+    def _families_size(self) -> int:
+        return self._head.size + 2 * MAX_FAMILIES_BYTES
 
     def write(self, worker: int, figures: Sequence[float]) -> None:
         self._row.pack_into(self._memory, worker * self._row.size, *figures)
@@ -44,12 +72,34 @@ class MetricsBoard:
     def read_all(self) -> list[tuple[float, ...]]:
         return [self.read(worker) for worker in range(self._workers)]
 
+    def write_families(self, worker: int, body: bytes) -> None:
+        """Write the families of a worker. The limit of their series keeps them far below the limit of bytes."""
+        if len(body) > MAX_FAMILIES_BYTES:
+            logger.error("metrics with labels are too large to be shared", extra={"bytes": len(body)})
+            return
+        start = worker * self._families_size
+        number, _ = self._head.unpack_from(self._families, start)
+        place = start + self._head.size + (number + 1) % 2 * MAX_FAMILIES_BYTES
+        self._families[place : place + len(body)] = body
+        self._head.pack_into(self._families, start, number + 1, len(body))
+
+    def read_families(self, worker: int) -> bytes:
+        """Return the families that a worker has written last. Empty if it has written none."""
+        start = worker * self._families_size
+        number, length = self._head.unpack_from(self._families, start)
+        place = start + self._head.size + number % 2 * MAX_FAMILIES_BYTES
+        return self._families[place : place + length]
+
+    def others(self, worker: int) -> list[int]:
+        """Return the numbers of the other workers."""
+        return [other for other in range(self._workers) if other != worker]
+
 
 # ---- metrics --------------------------------------------------------------------------------------------------------
 
-PROMETHEUS: Final = b"text/plain; version=0.0.4; charset=utf-8"
 _HELP: Final = {
     "active_tasks": ("gauge", "Tasks that are running"),
+    "waiting_messages": ("gauge", "Messages that wait in the queues of running tasks"),
     "completed_tasks": ("counter", "Runs that ended in COMPLETED"),
     "failed_tasks": ("counter", "Runs that ended in FAILED or REJECTED"),
     "canceled_tasks": ("counter", "Runs that ended in CANCELED"),
@@ -80,6 +130,7 @@ _HELP: Final = {
     "webhook_notifications_waiting": ("gauge", "Events that wait for delivery to a webhook"),
     "webhook_oldest_seconds": ("gauge", "Age in seconds of the oldest event that waits for delivery"),
     "webhooks_failed": ("gauge", "Webhooks whose events are dead letters"),
+    "lease_age_seconds": ("gauge", "Seconds since this replica renewed its lease. 0 without other replicas"),
     "uptime_seconds": ("gauge", "Seconds since the server started"),
 }
 # For these figures, the maximum of all workers is shown. Other figures are added up. Stored tasks and waiting webhook
@@ -94,9 +145,14 @@ _MAXIMUM_OF_WORKERS: Final = frozenset(
         "webhooks_failed",
         "stored_tasks",
         "stored_bytes",
+        "lease_age_seconds",
         "uptime_seconds",
     }
 )
+OK: Final = "ok"  # the outcome of a request without an error
+CANCELED: Final = "canceled"  # the client has left before the result
+UNKNOWN_ERROR: Final = "INTERNAL_ERROR"
+NO_SKILL: Final = "none"  # no skill was chosen, or the agent has none
 STORE_TIMEOUT: Final = 2.0  # seconds to wait for the store
 WRITE_INTERVAL: Final = 0.5  # seconds after which a worker writes its figures for the others
 _ENDINGS: Final = {
@@ -105,6 +161,41 @@ _ENDINGS: Final = {
     TaskState.REJECTED: "failed_tasks",
     TaskState.CANCELED: "canceled_tasks",
 }
+
+
+_OUTCOMES: Final = {state: state.removeprefix("TASK_STATE_").lower() for state in TaskState}
+
+
+def make_families() -> dict[str, Family]:
+    """Return the counts and durations with labels, by name, all empty."""
+    families = (
+        Family("refusals", "Rejected requests by reason", ("reason",), is_histogram=False),
+        Family(
+            "request_duration_seconds",
+            "Time to the result of an operation. A stream has its result when it opens",
+            ("operation", "binding", "version", "outcome"),
+        ),
+        Family("run_duration_seconds", "Time from the call of the agent to the end of the run", ("skill", "outcome")),
+        Family("run_first_event_seconds", "Time from the call of the agent to its first event", ("skill", "outcome")),
+        Family("queue_wait_seconds", "Time that a message to a running task has waited in the queue of the task"),
+        Family("store_write_seconds", "Time of a write to a store on disk, until it is confirmed"),
+        Family("webhook_delay_seconds", "Time from a change of status to its delivery to a webhook"),
+    )
+    return {family.name: family for family in families}
+
+
+def _outcome_of(error: BaseException) -> str:
+    if isinstance(error, A2AError):
+        return wire(error).reason
+    if isinstance(error, asyncio.CancelledError):
+        return CANCELED
+    return UNKNOWN_ERROR
+
+
+def _note_trace(family: Family, labels: tuple[str, ...], seconds: float, trace: Trace) -> None:
+    """Keep the trace of a measured duration, if it is one that a reader can find: the caller records it."""
+    if is_sampled(trace):
+        family.note_exemplar(labels, Exemplar(trace_id_of(trace), seconds, time.time()))
 
 
 def make_board(workers: int) -> MetricsBoard:
@@ -131,9 +222,11 @@ class Metrics(Observer):
         stuck_threads: Callable[[], int],
         backlog: Callable[[], Awaitable[Backlog]],
         usage: Callable[[], Awaitable[Usage]],
+        lease_age: Callable[[], float | None] = lambda: None,
         store_timeout: float = STORE_TIMEOUT,
     ) -> None:
         self._traffic = traffic
+        self._lease_age = lease_age
         self._stuck_threads = stuck_threads
         self._ask_backlog = backlog
         self._backlog = Backlog()  # as of the last request
@@ -144,6 +237,14 @@ class Metrics(Observer):
         self._started = time.monotonic()
         self._counts: Counter[str] = Counter()
         self._seconds = 0.0
+        self._families = make_families()
+        self._requests = self._families["request_duration_seconds"]
+        self._runs = self._families["run_duration_seconds"]
+        self._first_events = self._families["run_first_event_seconds"]
+        self._queue_waits = self._families["queue_wait_seconds"].find(())
+        self._writes = self._families["store_write_seconds"].find(())
+        self._webhook_delays = self._families["webhook_delay_seconds"].find(())
+        self._earlier_reasons: Counter[str] = Counter()  # of earlier processes with this worker's number
         self._board: MetricsBoard | None = None  # set if several processes serve one port
         self._worker = 0
         self._earlier: dict[str, float] = {}  # the counters of earlier processes with this worker's number
@@ -156,17 +257,24 @@ class Metrics(Observer):
         for name, value in zip(_HELP, board.read(worker), strict=True):
             if _HELP[name][0] == "counter":
                 self._earlier[name] = value
+        saved = decode_families(board.read_families(worker) or b"{}")
+        for labels, counts, _ in saved.pop("refusals", []):
+            self._earlier_reasons[labels[0]] = counts[0]
+        for name, series in saved.items():
+            self._families[name].add_all(series)
 
     def watch_loop(self) -> None:
         """Measure from now on how long the event loop is blocked."""
         self._lag.start()
         if self._board is not None:
-            self._publish()
+            self.publish()
 
-    def _publish(self) -> None:
+    def publish(self) -> None:
+        """Write the metrics of this process for the others, now and twice a second from now on."""
         assert self._board is not None  # the callers check it
         self._board.write(self._worker, list(self._own_values().values()))
-        self._timer = asyncio.get_running_loop().call_later(WRITE_INTERVAL, self._publish)
+        self._board.write_families(self._worker, encode_families(self._own_families()))
+        self._timer = asyncio.get_running_loop().call_later(WRITE_INTERVAL, self.publish)
 
     def stop(self) -> None:
         self._lag.stop()
@@ -179,13 +287,40 @@ class Metrics(Observer):
     def request_limited(self) -> None:
         self._counts["limited_requests"] += 1
 
-    def run_started(self, task_id: str) -> None:
+    def request_ended(
+        self, operation: Operation, context: CallContext, seconds: float, error: BaseException | None
+    ) -> None:
+        outcome = OK
+        if error is not None:
+            outcome = _outcome_of(error)
+        labels = (operation.value, context.binding, context.rules.version, outcome)
+        self._requests.observe(labels, seconds)
+        if context.headers:
+            _note_trace(self._requests, labels, seconds, context.headers)
+
+    def message_waits(self) -> None:
+        self._counts["waiting_messages"] += 1
+
+    def message_waited(self, seconds: float) -> None:
+        self._counts["waiting_messages"] -= 1
+        self._queue_waits.observe(seconds)
+
+    def write_confirmed(self, seconds: float) -> None:
+        self._writes.observe(seconds)
+
+    def run_started(self, task_id: str, call: Call) -> None:
         self._counts["active_tasks"] += 1
 
-    def run_ended(self, task_id: str, state: TaskState, seconds: float) -> None:
+    def run_ended(self, task_id: str, call: Call, state: TaskState, times: RunTimes) -> None:
         self._counts["active_tasks"] -= 1
         self._counts[_ENDINGS.get(state, "interrupted_tasks")] += 1
-        self._seconds += seconds
+        self._seconds += times.seconds
+        labels = (call.skill or NO_SKILL, _OUTCOMES[state])
+        self._runs.observe(labels, times.seconds)
+        if times.first_event is not None:
+            self._first_events.observe(labels, times.first_event)
+        if call.headers:
+            _note_trace(self._runs, labels, times.seconds, call.headers)
 
     def run_abandoned(self, task_id: str) -> None:
         self._counts["abandoned_runs"] += 1
@@ -196,8 +331,10 @@ class Metrics(Observer):
     def stream_closed(self, task_id: str) -> None:
         self._counts["open_streams"] -= 1
 
-    def notification_sent(self, task_id: str) -> None:
+    def notification_sent(self, task_id: str, delay: float | None) -> None:
         self._counts["webhook_notifications_sent"] += 1
+        if delay is not None:
+            self._webhook_delays.observe(delay)
 
     def notification_failed(self, task_id: str) -> None:
         self._counts["webhook_notifications_failed"] += 1
@@ -242,6 +379,7 @@ class Metrics(Observer):
         values["webhook_notifications_waiting"] = self._backlog.events
         values["webhook_oldest_seconds"] = round(self._backlog.oldest, 3)
         values["webhooks_failed"] = self._backlog.failed
+        values["lease_age_seconds"] = round(self._lease_age() or 0.0, 3)
         values["stored_tasks"] = self._usage.tasks
         values["stored_bytes"] = self._usage.bytes
         values["uptime_seconds"] = round(time.monotonic() - self._started, 3)
@@ -249,25 +387,54 @@ class Metrics(Observer):
             values[name] += value
         return values
 
-    def prometheus(self) -> bytes:
+    def families(self) -> list[Family]:
+        """Return the counts and durations with labels, of all workers together if there are several."""
+        own = self._own_families()
+        if self._board is None:
+            return own
+        merged = make_families()
+        for family in own:
+            for labels, series in family.series.items():
+                ours = merged[family.name].find(labels)
+                ours.add(series.counts, series.total)
+                ours.exemplars.update(series.exemplars)
+        for worker in self._board.others(self._worker):
+            for name, saved in decode_families(self._board.read_families(worker) or b"{}").items():
+                merged[name].add_all(saved)
+        return list(merged.values())
+
+    def _own_families(self) -> list[Family]:
+        refusals = self._families["refusals"]
+        for reason, count in (self._earlier_reasons + self._traffic.refusals.reasons).items():
+            refusals.find((reason,)).counts[0] = count
+        return list(self._families.values())
+
+    def prometheus(self, *, is_open: bool = False) -> bytes:
+        """Return the metrics as Prometheus text, or in the format OpenMetrics, which has exemplars."""
         lines: list[str] = []
         for name, value in self.values().items():
             kind, text = _HELP[name]
-            metric = f"apcore_a2a_{name}"
-            if kind == "counter" and not name.startswith("total"):  # in Prometheus, names of counters end in _total
-                metric += "_total"
-            lines += [f"# HELP {metric} {text}", f"# TYPE {metric} {kind}", f"{metric} {value:.15g}"]
+            lines += text_of_figure(name, kind, text, value, is_open=is_open)
+        for family in self.families():
+            lines += text_of_family(family, is_open=is_open)
+        version = {"version": __version__, "python": platform.python_version()}
+        lines += text_of_info("build_info", "The versions of the package and of Python", version)
+        if is_open:
+            lines.append("# EOF")
         return ("\n".join(lines) + "\n").encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """GET /metrics: JSON, or Prometheus text for clients that accept text."""
+        """GET /metrics: JSON, or text for clients that accept it: OpenMetrics rather than Prometheus."""
         try:
             async with asyncio.timeout(self._store_timeout):
                 self._backlog = await self._ask_backlog()
                 self._usage = await self._ask_usage()
         except Exception as error:  # from a store. The other figures matter even more if the store is unavailable
             logger.warning("metrics without figures of the task store: it failed", exc_info=error)
-        if inbound(scope).accepts(b"text/plain"):
+        request = inbound(scope)
+        if request.accepts(b"application/openmetrics-text"):
+            await respond(send, 200, self.prometheus(is_open=True), media=OPENMETRICS)
+        elif request.accepts(b"text/plain"):
             await respond(send, 200, self.prometheus(), media=PROMETHEUS)
         else:
             await respond(send, 200, encode(self.values()))
@@ -305,8 +472,9 @@ class LoopLag:
             self._timer = None
 
     def longest_of_last_minute(self) -> float:
-        self._forget(asyncio.get_running_loop().time())
-        return max((lag for _, lag in self._seconds), default=0.0)
+        """Return the longest delay of the last minute before the latest measurement. Any thread may call it."""
+        oldest = self._due_at - MINUTE
+        return max((lag for second, lag in tuple(self._seconds) if second >= oldest), default=0.0)
 
     def _set(self) -> None:
         loop = asyncio.get_running_loop()

@@ -14,6 +14,7 @@ from apcore_a2a.engine.engine import Engine
 from apcore_a2a.errors import A2AError, MethodNotFoundError, OverloadedError, VersionNotSupportedError, wire
 from apcore_a2a.http.asgi import (
     A2A_JSON,
+    HTTP_JSON,
     JSON,
     Headers,
     HTTPError,
@@ -104,7 +105,7 @@ class RESTBinding:
             body = await self._read_body(request, receive, scope["method"])
             params = _read_params(request, body, operation, path_values, dialect)
             tenant = str(getattr(params, "tenant", ""))
-            context = request.context(dialect, tenant)
+            context = request.context(dialect, tenant, HTTP_JSON)
             result = await self._engine.handle(operation, params, context)
         except HTTPError as refused:
             request.note_refusal(refused.error)

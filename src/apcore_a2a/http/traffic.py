@@ -6,6 +6,7 @@ Invariant: no client can use up a limit alone. A rejection is logged at most onc
 import logging
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from enum import Enum
 from functools import lru_cache
@@ -15,7 +16,7 @@ from typing import Final, Protocol
 from apcore_a2a.agent import Caller
 from apcore_a2a.clean_text import clean_line
 from apcore_a2a.engine.context import live_quota_key, network_of
-from apcore_a2a.errors import A2AError, LimitExceededError, OverloadedError
+from apcore_a2a.errors import A2AError, LimitExceededError, OverloadedError, wire
 from apcore_a2a.log_throttle import LogThrottle
 from apcore_a2a.quota import QuotaCounter
 
@@ -209,6 +210,7 @@ class Refusals:
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.requests = 0  # answered with 429 or 503
+        self.reasons: Counter[str] = Counter()  # of all rejected requests, as in google.rpc.ErrorInfo
         self.connections = 0
         self.readers = 0
         self._lines = LogThrottle(clock=clock)
@@ -218,6 +220,7 @@ class Refusals:
     ) -> None:
         """Count a rejected request. `reason` is for the log, if the client gets less detail."""
         level = logging.INFO
+        self.reasons[wire(error).reason] += 1
         if isinstance(error, OverloadedError):
             self.requests += 1
             level = logging.WARNING

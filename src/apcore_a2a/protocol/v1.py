@@ -138,6 +138,13 @@ def trace_of(record: bytes) -> dict[str, str]:
     return decoding.decode(record, _TRACED).trace
 
 
+def time_of(record: bytes) -> str:
+    """Return the time of the status in a record, or an empty string: chunks of an artifact have no time."""
+    timed = decoding.decode(record, _TIMED)
+    event = timed.status_update or timed.task
+    return event.status.timestamp if event is not None else ""
+
+
 def event_of(record: bytes, event: Event | None = None) -> bytes:
     """Return the StreamResponse of a record: without the message that caused the event, and without its trace.
 
@@ -219,9 +226,25 @@ class _Traced(Value, frozen=True):
     trace: dict[str, str]
 
 
+class _TimedStatus(Value, frozen=True):
+    timestamp: str = ""
+
+
+class _TimedEvent(Value, frozen=True):
+    status: _TimedStatus = _TimedStatus()
+
+
+class _Timed(Value, frozen=True):
+    """The time of the status in a record, without the rest of it."""
+
+    status_update: _TimedEvent | None = None
+    task: _TimedEvent | None = None
+
+
 _STREAM_RESPONSE: Final = LooseDecoder(_StreamResponse)
 _RECORD: Final = msgspec.json.Decoder(_StreamResponse)  # strict, because this package wrote the records
 _TRACED: Final = msgspec.json.Decoder(_Traced)
+_TIMED: Final = msgspec.json.Decoder(_Timed)
 _TASK: Final = LooseDecoder(Task)
 _PUSH_CONFIG: Final = LooseDecoder(PushConfig)
 _CARD: Final = LooseDecoder(AgentCard)

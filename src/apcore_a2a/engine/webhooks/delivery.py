@@ -29,6 +29,7 @@ from apcore_a2a.engine.context import Observer
 from apcore_a2a.engine.event_log import EventLog
 from apcore_a2a.engine.runs import BackgroundWork
 from apcore_a2a.errors import A2AError
+from apcore_a2a.ids_and_time import seconds_since
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.model import PushConfig
 from apcore_a2a.storage.contract import Backlog, Claim, DeliveryReport, WebhookStore
@@ -149,6 +150,8 @@ class Notification(Struct, frozen=True, kw_only=True):
     media_type: str
     trace: Trace = NO_TRACE
     """The trace of the run, if the event changed the state of the task."""
+    time: str = ""
+    """The time of the status, if the event is one."""
 
 
 class Sender(Protocol):
@@ -501,7 +504,12 @@ class WebhookDelivery:
             body = encoding.encode(stored)
         event_id = f"{config.task_id}/{number}"
         return Notification(
-            config=config, event_id=event_id, body=body, media_type=encoding.media_type, trace=v1.trace_of(record)
+            config=config,
+            event_id=event_id,
+            body=body,
+            media_type=encoding.media_type,
+            trace=v1.trace_of(record),
+            time=v1.time_of(record),
         )
 
     async def _send(self, target: Target, notification: Notification) -> str:
@@ -512,7 +520,7 @@ class WebhookDelivery:
             self._observer.notification_failed(notification.config.task_id)
         else:
             target.succeeded()
-            self._observer.notification_sent(notification.config.task_id)
+            self._observer.notification_sent(notification.config.task_id, seconds_since(notification.time))
         return reason
 
     async def _record_failure(self, claim: Claim, delivered: int, attempts: int, reason: str) -> None:

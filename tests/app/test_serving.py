@@ -108,6 +108,50 @@ async def test_the_banner_shows_what_is_served_and_what_is_unsafe() -> None:
             assert fact in process.said
 
 
+OWN_VERSION = """
+from apcore_a2a import skill
+@skill(annotations={"requires_approval": True})
+def restart(host: str) -> str:
+    return host
+@skill
+def look(host: str) -> str:
+    return host
+"""
+
+
+@requirement("FR-CMD-001")
+async def test_the_banner_shows_the_version_of_the_project_and_skills_that_the_public_card_hides(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "ops.py").write_text(OWN_VERSION)
+    target = str(tmp_path / "ops.py")
+    async with command(f"{target}:restart", JWT_KEY=SECRET) as process:
+        await address(process)
+        assert re.search(r"^restart  apcore-a2a ", process.said, re.MULTILINE)  # it has no version of its own
+        assert "skills  1: restart (0 on the public card)" in process.said
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "ops"\nversion = "4.5.6"\n')
+    async with command(target, JWT_KEY=SECRET) as process:
+        url = await address(process)
+        assert re.search(r"^ops 4\.5\.6  apcore-a2a ", process.said, re.MULTILINE)
+        assert "skills  2: restart, look (1 on the public card)" in process.said
+        async with httpx.AsyncClient() as http:
+            assert (await http.get(f"{url}/.well-known/agent.json")).json()["version"] == "4.5.6"
+    async with command(target) as process:
+        await address(process)
+        assert re.search("skills  2: restart, look *$", process.said, re.MULTILINE)
+    (tmp_path / "pyproject.toml").write_text("this is not TOML")
+    async with command(target) as process:
+        await address(process)
+        assert re.search(r"^ops  apcore-a2a ", process.said, re.MULTILINE)
+
+
+@requirement("FR-CMD-001")
+async def test_hidden_modules_are_in_the_banner_too() -> None:
+    async with command("--extensions-dir", str(EXTENSIONS), JWT_KEY=SECRET) as process:
+        await address(process)
+        assert "skills  8: " in process.said and "(7 on the public card)" in process.said
+
+
 @requirement("FR-CMD-001")
 async def test_the_environment_sets_what_the_command_line_does_not() -> None:
     environment = {"AGENT_NAME": "from-environment", "AGENT_VERSION": "7.7.7", "JWT_KEY": SECRET}

@@ -59,6 +59,8 @@ class Parts(Struct, kw_only=True):
     """The `lifespan` of the agent, if it has one."""
     build_card: Callable[[], AgentCard] | None = None
     """Builds the card again, for an agent that may know its skills only when its lifespan has begun."""
+    list_skills: Callable[[], list[str]] | None = None
+    """Returns the ids of all skills, for an agent whose public card does not show all."""
     on_startup: tuple[Hook, ...] = ()
     on_shutdown: tuple[Hook, ...] = ()
 
@@ -175,6 +177,18 @@ class Application(Starlette):
             await send(message)
 
         return scope, receive, send_with_reason
+
+    def skill_ids(self) -> list[str]:
+        """Return the ids of all skills, also of those that the public card does not show.
+
+        Example:
+            >>> from apcore_a2a import create_app
+            >>> create_app([str.upper, str.lower]).skill_ids()
+            ['upper', 'lower']
+        """
+        if self._parts.list_skills is not None:
+            return self._parts.list_skills()
+        return [skill.id for skill in self.cards.card.skills]
 
     def _count_skills(self) -> int:
         return len(self.cards.card.skills)

@@ -13,6 +13,7 @@ from rich.text import Text
 from apcore_a2a import __version__
 from apcore_a2a.app.application import Application
 from apcore_a2a.app.site import Site
+from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.settings import Settings, hide_password
 from apcore_a2a.storage.memory import InMemoryTaskStore
 from apcore_a2a.web import is_loopback
@@ -59,7 +60,7 @@ def _facts_of_site(site: Site, settings: Settings, listening: str, reload: str) 
     facts = {"index": f"{root}/"}
     for path, agent in site.agents.items():
         card = agent.cards.card
-        facts[path] = f"{root}{path}/  {card.name}, {_skills([skill.id for skill in card.skills])}"
+        facts[path] = f"{root}{path}/  {card.name}, {_skills(agent)}"
     if reload:
         facts["reload"] = reload
     return facts
@@ -83,8 +84,7 @@ def show(app: Application, listening: str, *, settings: Settings | None = None, 
     """
     settings = settings or app.settings
     console = _console()
-    card = app.cards.card
-    console.print(Text.assemble((card.name, "bold"), f" {card.version}  ", (f"apcore-a2a {__version__}", "dim")))
+    console.print(_title(app.cards.card))
     console.print(_table(_facts(app, settings, listening, reload)))
     for warning in warnings(app, settings, urlsplit(listening).port):
         console.print(Text.assemble(("warning ", "yellow"), warning))
@@ -135,7 +135,7 @@ def _facts(app: Application, settings: Settings, listening: str, reload: str) ->
     }
     if settings.explorer:
         facts["explorer"] = f"{root}{settings.explorer_prefix}/"
-    facts["skills"] = _skills([skill.id for skill in card.skills])
+    facts["skills"] = _skills(app)
     facts["auth"] = authentication
     facts["store"] = _store(app, settings)
     if reload:
@@ -178,11 +178,24 @@ def _address(settings: Settings, listening: str) -> str:
     return f"{socket.scheme}://{host}:{socket.port}/"
 
 
-def _skills(ids: list[str]) -> str:
+def _skills(app: Application) -> str:
+    """Return the number of skills and the first ids. If the public card shows fewer, with how many it shows."""
+    ids = app.skill_ids()
     text = f"{len(ids)}: {', '.join(ids[:MAX_SKILLS])}"
     if len(ids) > MAX_SKILLS:
         text += ", …"
+    shown = len(app.cards.card.skills)
+    if shown != len(ids):
+        text += f" ({shown} on the public card)"
     return text
+
+
+def _title(card: AgentCard) -> Text:
+    """Return the name of the agent with its own version, if it has one, and the version of this package."""
+    title = Text(card.name, style="bold")
+    if card.version != __version__:
+        title.append(f" {card.version}", style="not bold")
+    return title.append(f"  apcore-a2a {__version__}", style="not bold dim")
 
 
 def warnings(app: Application, settings: Settings, port: int | None) -> list[str]:

@@ -2,7 +2,9 @@
 
 import logging
 import sys
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +38,7 @@ KeyMaterial = str | Path | Mapping[str, Any]
 SigningKeySource = KeyMaterial | Callable[[], KeyMaterial]
 
 _NAMELESS: Final = (list, tuple, set, frozenset, Mapping, SkillAgent)  # collections of functions
+MAX_PARENTS: Final = 3  # directories in which a pyproject.toml is looked for
 IDEMPOTENCY: Final = AgentExtension(
     uri="urn:apcore:a2a:idempotency-key:1",
     description="A send repeated with the same Idempotency-Key header answers with the same task",
@@ -133,13 +136,47 @@ def _summary(name: str, skills: tuple[AgentSkill, ...]) -> str:
 
 
 def _project_version(target: object) -> str:
-    """Return the version of the target's package, else that of this package."""
-    module = getattr(target, "__module__", None) or getattr(target, "__name__", "")  # a module has no `__module__`
-    package = str(module).partition(".")[0]
+    """Return the version of the target's package or project, else that of this package.
+
+    It is the `__version__` of the package, the version with which the package is installed, or the one in the
+    `pyproject.toml` beside the source file or up to two directories above.
+    """
+    if isinstance(target, list | tuple) and target:
+        target = target[0]
+    elif isinstance(target, dict) and target:
+        target = next(iter(target.values()))
+    module = str(getattr(target, "__module__", None) or getattr(target, "__name__", ""))  # a module has no `__module__`
+    package = module.partition(".")[0]
     version = getattr(sys.modules.get(package), "__version__", None)
     if isinstance(version, str) and version:
         return version
-    return __version__
+    return _installed_version(package) or _version_beside(module) or __version__
+
+
+def _installed_version(package: str) -> str:
+    if package not in sys.modules or package in sys.stdlib_module_names:  # the name may be that of another project
+        return ""
+    try:
+        return metadata.version(package)
+    except (metadata.PackageNotFoundError, ValueError):
+        return ""
+
+
+def _version_beside(module: str) -> str:
+    """Return the version in the nearest `pyproject.toml`. Empty if there is none, or no version in it."""
+    source = getattr(sys.modules.get(module), "__file__", None)
+    if not isinstance(source, str) or "site-packages" in source:
+        return ""
+    for directory in list(Path(source).resolve().parents)[:MAX_PARENTS]:
+        try:
+            project = tomllib.loads((directory / "pyproject.toml").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError):  # it cannot be read, or is not TOML: the start does not depend on it
+            return ""
+        version = (project.get("project") or {}).get("version")
+        return version if isinstance(version, str) else ""
+    return ""
 
 
 def complete(card: AgentCard, settings: Settings, auth: Authenticator | None) -> AgentCard:

@@ -79,6 +79,7 @@ def _for_callers(agent: Agent, build: BuildCard, scopes: SkillScopes, auth: Auth
         agent=_with_visible_skills(agent, scopes),
         card=build_public(),
         build_card=build_public,
+        list_skills=lambda: [skill.id for skill in build().skills],
         auth=auth,
         extended_card=build_extended,
     )

@@ -48,6 +48,8 @@ def compose_modules(target: object, card: AgentCard | None, settings: Settings, 
     if auth is not None:
         # It shows each authenticated caller the modules that this caller may call.
         parts.extended_card = build_extended
+    if card is None:
+        parts.list_skills = lambda: [module.id for module in modules if module.is_skill]
     parts.on_open = lambda app: watch(modules, build, app)
     return parts
 

@@ -26,10 +26,10 @@ from apcore_a2a.http.card import (
     OLD_CARD_PATH,
     CardEndpoint,
     ExtendedCardEndpoint,
-    FrontPage,
     KeysEndpoint,
 )
 from apcore_a2a.http.forwarded import ForwardedClient
+from apcore_a2a.http.front_page import FrontPage
 from apcore_a2a.http.health import HEALTH, LIVE, PING, READY, HealthEndpoint, PingEndpoint
 from apcore_a2a.http.jsonrpc import JSONRPCBinding
 from apcore_a2a.http.metrics import Metrics
@@ -89,7 +89,9 @@ def pipeline(served: Served) -> ASGIApp:
     rest = _with_auth(rest, served)
     routes = _public_routes(served)
     explorer = settings.explorer_prefix if settings.explorer else ""
-    routes["GET", "/"] = FrontPage(served.cards, explorer=explorer, otherwise=rest)
+    routes["GET", "/"] = FrontPage(
+        served.cards, explorer=explorer, default_skill=settings.default_skill, otherwise=rest
+    )
     for route, endpoint in _protected_routes(served, limited).items():
         routes[route] = _with_auth(endpoint, served)
     grpc = None

@@ -19,7 +19,8 @@ from apcore_a2a.app.application import Application
 from apcore_a2a.app.routes import own_names
 from apcore_a2a.errors import InvalidRequestError
 from apcore_a2a.http.asgi import inbound, path_of, refuse_early, respond
-from apcore_a2a.http.card import CARD_PATH, HTML, POLICY, STYLE
+from apcore_a2a.http.card import CARD_PATH
+from apcore_a2a.http.front_page import HTML, POLICY, STYLE
 from apcore_a2a.http.health import HEALTH, LIVE, PING, READY, PingEndpoint
 from apcore_a2a.http.middleware import OriginGate
 from apcore_a2a.http.server.server import on_exit_signal

@@ -50,6 +50,8 @@ RULES: Final = {
     "agent": may("protocol errors", "msgspec"),
     # Whatever becomes an Agent.
     "agents": may("agent protocol errors ids_and_time clean_text", "msgspec"),
+    # A program of its own, which a process runs.
+    "agents.check_process": may("", "jsonschema"),
     "agents.apcore": may("agents agent protocol errors ids_and_time clean_text", "apcore msgspec pydantic"),
     "agents.a2a_sdk": may("agents agent protocol protocol.v03 errors", "a2a google.protobuf msgspec"),
     "agents.as_agent": may("agents agents.a2a_sdk agent", ""),

@@ -117,3 +117,124 @@ async def test_the_event_loop_and_memory_stay_within_limits(attack: Attack) -> N
         assert await probing > 0
         assert await figure(url, "loop_lag_cpu_seconds_max") < BLOCKED
         assert peak_memory(process) < LIMIT
+
+
+# ---- inputs whose check takes long -----------------------------------------------------------------------------------
+
+SKILLS = """
+import sys
+from dataclasses import dataclass
+from typing import Annotated, Literal, Union
+
+import apcore
+import msgspec
+from pydantic import BaseModel, create_model
+
+from apcore_a2a import serve
+
+@dataclass
+class Row:
+    number: int = 1
+    below: "Row | None" = None
+
+def total(numbers: set[int]) -> int:
+    return len(numbers)
+
+def keys(numbers: dict[int, int]) -> int:
+    return len(numbers)
+
+def letters(text: Annotated[str, msgspec.Meta(pattern="^(a+)+$")], count: int = 1) -> str:
+    return text
+
+def rows(rows: list[Row]) -> int:
+    return len(rows)
+
+class Sum(BaseModel):
+    kind: Literal["sum"]
+    left: "Tree"
+    right: "Tree"
+
+class Product(BaseModel):
+    kind: Literal["product"]
+    left: "Tree"
+    right: "Tree"
+
+Tree = Union[Sum, Product, int]
+Sum.model_rebuild()
+Product.model_rebuild()
+
+def tree(tree: Sum) -> str:
+    return tree.kind
+
+class Module:
+    description = "Counts"
+    output_schema = {"type": "object"}
+
+    def __init__(self, schema):
+        self.input_schema = {"type": "object", "properties": {"value": schema}}
+
+    async def execute(self, inputs, context):
+        return {"count": len(inputs["value"])}
+
+node = {"type": "object", "properties": {"left": {"$ref": "#/$defs/tree"}, "right": {"$ref": "#/$defs/tree"}}}
+branches = [{**node, "properties": {**node["properties"], "kind": {"const": kind}}} for kind in ("sum", "product")]
+recursive = Module({"$ref": "#/$defs/tree"})
+recursive.input_schema["$defs"] = {"tree": {"oneOf": [*branches, {"type": "integer"}]}}
+
+registry = apcore.Registry()
+registry.register("unique", Module({"type": "array", "uniqueItems": True}))
+registry.register("pattern", Module({"type": "string", "pattern": "^(a+)+$"}))
+registry.register("many", Module({"type": "array", "items": {"type": "object", "properties": {"a": {"minimum": 0}}}}))
+registry.register("recursive", recursive)
+functions = [total, keys, letters, rows, tree]
+served = {"functions": functions, "modules": registry, "executor": apcore.Executor(registry)}[sys.argv[1]]
+serve(served, host="127.0.0.1", port=0, metrics=True)
+"""
+MODULUS = 2**61 - 1
+
+
+def nested(levels: int, leaf: object = 1) -> object:
+    value = leaf
+    for _ in range(levels):
+        value = {"kind": "sum", "left": value, "right": 1}
+    return value
+
+
+SLOW = "takes too long"
+COMPLEX = "too "
+OBJECTS = [{"n": number} for number in range(12_000)]
+# What is served, the skill, its inputs, and a part of the error. Empty if the inputs are valid.
+SLOW_INPUTS = {
+    "set": ("functions", "total", {"numbers": [MODULUS * n for n in range(30_000)]}, COMPLEX),
+    "dict": ("functions", "keys", {"numbers": {str(MODULUS * n): n for n in range(30_000)}}, COMPLEX),
+    "pattern": ("functions", "letters", {"text": "a" * 28 + "!"}, SLOW),
+    "dataclasses": ("functions", "rows", {"rows": [{"below": {"number": n}} for n in range(24_000)]}, ""),
+    "pydantic": ("functions", "tree", {"tree": nested(40)}, COMPLEX),
+    "unique objects": ("modules", "unique", {"value": OBJECTS}, ""),
+    "repeated objects": ("modules", "unique", {"value": [*OBJECTS, OBJECTS[0]]}, "non-unique"),
+    "pattern of a module": ("modules", "pattern", {"value": "a" * 28 + "!"}, SLOW),
+    "many objects": ("modules", "many", {"value": [{"a": n} for n in range(15_000)]}, ""),
+    "recursive schema": ("modules", "recursive", {"value": nested(40)}, SLOW),
+    "unique objects, own executor": ("executor", "unique", {"value": OBJECTS}, SLOW),
+    "pattern, own executor": ("executor", "pattern", {"value": "a" * 28 + "!"}, SLOW),
+}
+
+
+def ask(skill: str, inputs: object) -> bytes:
+    said = {"messageId": "m", "role": "ROLE_USER", "parts": [{"data": inputs}], "metadata": {"skillId": skill}}
+    return json.dumps({"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {"message": said}}).encode()
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("name", SLOW_INPUTS)
+async def test_an_input_that_takes_long_to_check_delays_no_other_request(name: str) -> None:
+    served, skill, inputs, code = SLOW_INPUTS[name]
+    async with running("-c", SKILLS, served) as process:
+        url = (await process.says(r"running on (http://[\d.]+:\d+)"))[1]
+        answer = (await post(url, ask(skill, inputs))).json()
+        if code:
+            assert answer["error"]["code"] == -32602, answer
+            assert code in json.dumps(answer["error"]["data"])
+        else:
+            assert answer["result"]["task"]["status"]["state"] == "TASK_STATE_COMPLETED", answer
+        assert await figure(url, "loop_lag_cpu_seconds_max") < BLOCKED

@@ -3,6 +3,7 @@
 from typing import Any
 
 from apcore_a2a.agent import Agent
+from apcore_a2a.agents.checker import Checker
 from apcore_a2a.agents.executor_agent import ExecutorAgent
 from apcore_a2a.agents.executors import AgentExecutor, RequestContextBuilder
 from apcore_a2a.agents.functions.agent import FunctionAgent, SkillAgent
@@ -63,10 +64,11 @@ def _from_functions(thing: Any, retry_safe: bool) -> list[FunctionAgent]:
     if callable(thing):
         return [FunctionAgent(thing, retry_safe=retry_safe)]
     threads = Threads()  # shared by all the functions
+    checker = Checker()
     agents: list[FunctionAgent] = []
     for skill_id, function in collect(thing).items():
         is_safe = retry_safe or bool(getattr(function, "retry_safe", False))
-        agents.append(FunctionAgent(function, skill_id=skill_id, retry_safe=is_safe, threads=threads))
+        agents.append(FunctionAgent(function, skill_id=skill_id, retry_safe=is_safe, threads=threads, checker=checker))
     return agents
 
 

@@ -18,6 +18,7 @@ from apcore_a2a.agents.apcore import approvals, failures
 from apcore_a2a.agents.apcore.approvals import Approval, Approver, PendingCall
 from apcore_a2a.agents.apcore.call import copy_output, make_context, output_parts, to_identity, to_inputs
 from apcore_a2a.agents.apcore.modules import ModuleInfo, Modules
+from apcore_a2a.agents.input_cost import off_loop_if_large
 from apcore_a2a.agents.questions import read_approval
 from apcore_a2a.agents.skills import (
     JSON,
@@ -83,13 +84,14 @@ class ModuleAgent:
     async def admit(self, call: Call) -> Admission:
         if call.memo is not None:  # a reply to a waiting task, whose call was checked when it was first requested
             return Admission(retry_safe=self._resume(call).module.is_repeatable)
-        asked = self._read(call)
+        asked = await self._read(call)
         if asked.module.blocks and not self.thread_capacity:
             raise OverloadedError(OUT_OF_THREADS, retry_after=RETRY_AFTER)
 
         def context() -> Any:
             return make_context(call, self._modules.executor, asked.rest)
 
+        await self._check_slow_inputs(asked, call)
         failed = await self._modules.find_failed_checks(asked.module, asked.inputs, context)
         if failed:
             raise failures.refuse(failed, asked.module, asked.inputs, call.caller)
@@ -97,9 +99,10 @@ class ModuleAgent:
 
     async def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
         if call.memo is None:
-            asked = self._read(call)
+            asked = await self._read(call)
         else:
             asked = self._resume(call)
+        await self._check_slow_inputs(asked, call)  # again only if another process admitted the message
         skill = asked.module.id
         try:
             async with aclosing(self._execute(asked, call)) as events:
@@ -123,7 +126,22 @@ class ModuleAgent:
 
     # ---- finding the call --------------------------------------------------------------------------------------------
 
-    def _read(self, call: Call) -> ModuleCall:
+    async def _check_slow_inputs(self, asked: ModuleCall, call: Call) -> None:
+        """Raise A2AError for inputs that are invalid, and whose validation may block the event loop."""
+        module = asked.module
+        inputs = asked.inputs
+        if isinstance(inputs, dict):
+            inputs = {name: value for name, value in inputs.items() if name != approvals.TOKEN}
+        if not self._modules.may_be_slow(module, inputs):
+            return
+        # First, as in apcore: a caller without access must not learn the inputs.
+        if self._modules.denies(module.id, lambda: make_context(call, self._modules.executor, asked.rest)):
+            raise failures.mask(module.id, call.caller, "the ACL denies the call")
+        failed = await self._modules.check_slow_inputs(module, inputs, call.caller)
+        if failed:
+            raise failures.refuse(failed, module, inputs, call.caller)
+
+    async def _read(self, call: Call) -> ModuleCall:
         """Return the call that a message requests.
 
         Raises:
@@ -134,7 +152,8 @@ class ModuleAgent:
             module = self._modules.find(skill)
             if module is None:
                 raise SkillNotFoundError(skill[:MAX_SHOWN], advise(self._skills_for(call.caller), skill))
-            inputs, rest = to_inputs(call.message.parts, module)
+            parts = call.message.parts
+            inputs, rest = await off_loop_if_large(parts, to_inputs, parts, module)
         except A2AError as error:
             # A caller who may not call the skill must not learn from the error whether it exists, or its inputs.
             if self._modules.denies(skill, lambda: make_context(call, self._modules.executor)):

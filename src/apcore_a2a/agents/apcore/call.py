@@ -18,6 +18,7 @@ from apcore_a2a.agent import Call, Caller
 from apcore_a2a.agents.apcore.approvals import TOKEN
 from apcore_a2a.agents.apcore.modules import ModuleInfo, RunToken
 from apcore_a2a.agents.content import media_type_of
+from apcore_a2a.agents.input_cost import refuse_collisions
 from apcore_a2a.agents.inputs import read_inputs
 from apcore_a2a.protocol.model import Part, check_finite, encode
 
@@ -30,6 +31,7 @@ _dump_any: Final = TypeAdapter(Any).dump_python
 def to_inputs(parts: tuple[Part, ...], module: ModuleInfo) -> tuple[Any, tuple[Part, ...]]:
     """Return the inputs of a module and the other parts, as `read_inputs` does, without an approval token."""
     inputs, rest = read_inputs(parts, module)
+    refuse_collisions(inputs)
     if isinstance(inputs, dict):
         inputs.pop(TOKEN, None)  # a token from a client would approve the call
     return inputs, rest

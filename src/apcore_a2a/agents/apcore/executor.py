@@ -14,7 +14,7 @@ import msgspec
 from pydantic import BaseModel
 
 from apcore_a2a.agents.apcore.approvals import HAS_APPROVALS, Approver, AskCaller, find_approver
-from apcore_a2a.agents.apcore.modules import Modules, on_thread
+from apcore_a2a.agents.apcore.modules import CheckedInputs, Modules, is_apcores_adapter, on_thread
 from apcore_a2a.agents.schema import Schema
 from apcore_a2a.agents.threads import Threads
 
@@ -91,9 +91,10 @@ def _unusable(source: object) -> TypeError:
 # ---- the executor ---------------------------------------------------------------------------------------------------
 # The executor of a served registry: apcore's own, configured for a server.
 #
-# It differs from a plain `apcore.Executor(registry)` in six ways, all through public interfaces:
+# It differs from a plain `apcore.Executor(registry)` in seven ways, all through public interfaces:
 #
 # - Schemas are cached, which makes a call several times as fast (see `RegistryView`).
+# - Inputs that are slow to validate are validated once, in a process (see `CheckedSchema`).
 # - Default time limits are removed: the engine limits the duration of a task.
 # - A module may return any JSON value, not only objects (see `NonDictOutput`).
 # - Blocking modules have threads of their own, and those that never return are counted (see `BlockingModule`).
@@ -146,7 +147,9 @@ class ServedExecutor(apcore.Executor):  # type: ignore[misc]  # apcore is untype
             approval_handler = approval_handler or AskCaller()
             options["approval_handler"] = approval_handler
         limits = ConfigWithoutLimits(config)
-        super().__init__(RegistryView(registry), config=limits, acl=acl, **options)
+        view = RegistryView(registry)
+        super().__init__(view, config=limits, acl=acl, **options)
+        self.checked_inputs = view.checked
         self.config = config
         self.acl = acl
         self.threads = threads or Threads()
@@ -323,6 +326,7 @@ class RegistryView:
 
     def __init__(self, registry: Any) -> None:  # Any: apcore is untyped
         self.registry = registry
+        self.checked = CheckedInputs()
         self._cache: SchemaCache = WeakKeyDictionary()
 
     def get(self, module_id: str, *args: Any, **options: Any) -> Any:
@@ -333,8 +337,8 @@ class RegistryView:
         # apcore checks `isinstance(module, StreamingModule)`, which bypasses `__getattr__` from Python 3.12 on. So the
         # view of a streaming module needs a class with the method, and any other view a class without it.
         if getattr(module, "stream", None) is None:
-            return ModuleView(module, self._cache)
-        return StreamingModuleView(module, self._cache)
+            return ModuleView(module, self._cache, self.checked)
+        return StreamingModuleView(module, self._cache, self.checked)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.registry, name)
@@ -343,9 +347,11 @@ class RegistryView:
 class ModuleView:
     """A module whose schemas are cached. Everything else is delegated."""
 
-    def __init__(self, module: Any, cache: SchemaCache) -> None:
+    def __init__(self, module: Any, cache: SchemaCache, checked: CheckedInputs) -> None:
         self._module = module
         self.input_schema = _cached(getattr(module, "input_schema", None), cache)
+        if is_apcores_adapter(self.input_schema):
+            self.input_schema = CheckedSchema(self.input_schema, checked)
         self.output_schema = _cached(getattr(module, "output_schema", None), cache)
         if hasattr(self.output_schema, "model_validate"):
             self.output_schema = OutputSchema(self.output_schema)
@@ -360,6 +366,22 @@ class StreamingModuleView(ModuleView):
     @property
     def stream(self) -> Any:
         return self._module.stream
+
+
+class CheckedSchema:
+    """An input schema that is a dict. Inputs that were found valid in a process are not validated again."""
+
+    def __init__(self, schema: Any, checked: CheckedInputs) -> None:
+        self._schema = schema
+        self._checked = checked
+
+    def model_validate(self, value: Any, **options: Any) -> Any:
+        if self._checked.has(self._schema.model_json_schema(), value):
+            return value
+        return self._schema.model_validate(value, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._schema, name)
 
 
 class SchemaView:

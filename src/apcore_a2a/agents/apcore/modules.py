@@ -5,8 +5,11 @@ these apply only when the call is made.
 """
 
 import asyncio
+import hashlib
+import importlib.util
 import inspect
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
@@ -15,7 +18,9 @@ import apcore
 import msgspec
 from msgspec import Struct
 
-from apcore_a2a.agent import CancelToken
+from apcore_a2a.agent import Caller, CancelToken
+from apcore_a2a.agents.checker import Checker
+from apcore_a2a.agents.input_cost import InputCost, texts_of
 from apcore_a2a.agents.inputs import IntegerSchema
 from apcore_a2a.agents.schema import Schema, inline
 from apcore_a2a.agents.skills import Annotations, Example
@@ -162,6 +167,7 @@ def _from_error(error: Exception) -> FailedChecks:
 CallModule = Callable[[str, Any, Any], Any]
 """Calls a module by its id, with inputs and apcore's Context."""
 
+MAX_CHECKED: Final = 1_000  # slow inputs that are known to be valid
 SYSTEM: Final = "system."  # apcore's control modules, for its operator only: messages cannot call them
 
 
@@ -177,6 +183,8 @@ class ModuleInfo(Struct, frozen=True, kw_only=True):
     input_schema: Schema
     integers: IntegerSchema
     """Restores integers in its inputs."""
+    cost: InputCost
+    """What makes the check of its inputs slow. It has the original input schema."""
     output_schema: Schema
     display: Mapping[str, Any]
     streams: bool
@@ -218,6 +226,9 @@ class Modules:
         # Each module with its description, or None if it cannot be described: see `_describe_or_skip`.
         self._known: dict[str, tuple[Any, ModuleInfo | None]] = {}
         self._unaudited = UnauditedACL()
+        self._checker = Checker()
+        # Of a ServedExecutor. Any other executor checks inputs again on the event loop.
+        self._checked: CheckedInputs | None = getattr(executor, "checked_inputs", None)
         self._all: dict[str, list[str]] = {}
         if "visibility" in inspect.signature(registry.list).parameters:  # from 0.21 on modules can be hidden
             self._all = {"visibility": ["public", "hidden"]}
@@ -278,9 +289,79 @@ class Modules:
         acl = find_acl(self.executor)
         return acl is not None and is_denied_by(self._unaudited.of(acl), module_id, make_context)
 
+    def may_be_slow(self, module: ModuleInfo, inputs: Any) -> bool:
+        """Whether the validation of these inputs may block the event loop."""
+        if is_json_schema(module.source):
+            return module.cost.may_be_slow(inputs)
+        return module.cost.is_recursive or module.cost.has_slow_patterns(inputs)
+
+    async def check_slow_inputs(self, module: ModuleInfo, inputs: Any, caller: Caller) -> FailedChecks:
+        """Check inputs whose validation may be slow, in a process. The validation by apcore is short after that.
+
+        Raises:
+            InvalidParamsError: The validation would take too long.
+            OverloadedError: Too many checks of this caller wait.
+        """
+        cost = module.cost
+        if not is_json_schema(module.source):  # a pydantic model, whose own validation is fast but for these two
+            cost.refuse_if_too_complex(inputs)
+            if cost.has_slow_patterns(inputs):
+                await self._checker.try_patterns(cost.patterns, texts_of(inputs), caller)
+            return {}
+        if self._checked is not None and self._checked.has(cost.schema, inputs):
+            return {}
+        repeated = self._checked is None
+        answer = await self._checker.find_errors(cost.schema, inputs, caller, repeated=repeated)
+        if answer.failed:
+            return {SCHEMA: {"code": "SCHEMA_UNUSABLE", "message": answer.failed}}
+        if answer.errors:
+            found = [{"path": error.path, "message": error.message} for error in answer.errors]
+            return {SCHEMA: {"code": "SCHEMA_VALIDATION_ERROR", "errors": found}}
+        if self._checked is not None:
+            self._checked.add(cost.schema, inputs)
+        return {}
+
     async def find_failed_checks(self, module: ModuleInfo, inputs: Any, make_context: MakeContext) -> FailedChecks:
         """Return the checks of apcore that a call would fail, with their errors."""
         return await find_failed_checks(self.executor, module.id, inputs, make_context)
+
+
+# Whether apcore validates inputs by schemas that are dicts. Older versions do not, and do not depend on jsonschema.
+CHECKS_JSON_SCHEMAS: Final = importlib.util.find_spec("jsonschema") is not None
+
+
+def is_json_schema(module: Any) -> bool:
+    """Whether the input schema of a module is a dict, which apcore validates by jsonschema."""
+    return CHECKS_JSON_SCHEMAS and is_apcores_adapter(getattr(module, "input_schema", None))
+
+
+def is_apcores_adapter(schema: Any) -> bool:
+    """Whether apcore made this object of a schema that is a dict."""
+    return not isinstance(schema, type | dict) and type(schema).__module__.partition(".")[0] == "apcore"
+
+
+class CheckedInputs:
+    """The valid inputs that a `Checker` has found last, as digests. apcore does not validate these again."""
+
+    def __init__(self) -> None:
+        self._digests: OrderedDict[bytes, None] = OrderedDict()
+
+    def add(self, schema: Schema, inputs: Any) -> None:
+        self._digests[_digest(schema, inputs)] = None
+        if len(self._digests) > MAX_CHECKED:
+            self._digests.popitem(last=False)
+
+    def has(self, schema: Any, inputs: Any) -> bool:
+        if not self._digests:  # the usual case
+            return False
+        try:
+            return _digest(schema, inputs) in self._digests
+        except (TypeError, ValueError, RecursionError):  # inputs of another module may be any objects
+            return False
+
+
+def _digest(schema: Any, inputs: Any) -> bytes:
+    return hashlib.sha256(msgspec.json.encode((schema, inputs))).digest()
 
 
 def passing_context(method: Callable[..., Any]) -> CallModule:
@@ -338,6 +419,7 @@ def _describe(registry: Any, module_id: str, source: Any) -> ModuleInfo:
         examples=msgspec.convert(read("examples", ()), tuple[Example, ...], from_attributes=True),
         input_schema=inline(input_schema),
         integers=IntegerSchema(input_schema),
+        cost=InputCost(input_schema),
         output_schema=inline(read_schema("output_schema")),
         # `@module(display=…)` sets it on the module, all other ways in the metadata.
         display=read("metadata", {}).get("display") or getattr(source, "display", None) or {},

@@ -29,6 +29,7 @@ from apcore_a2a.agent import (
     ToolCalled,
     ToolDone,
 )
+from apcore_a2a.agents.checker import Checker
 from apcore_a2a.agents.content import (
     agent_message,
     ask_questions,
@@ -39,6 +40,7 @@ from apcore_a2a.agents.content import (
 )
 from apcore_a2a.agents.functions.signature import docstring_of, may_be_message, name_of
 from apcore_a2a.agents.functions.skill import (
+    Arguments,
     AskedQuestion,
     FunctionSkill,
     PausedRun,
@@ -46,6 +48,7 @@ from apcore_a2a.agents.functions.skill import (
     paused_run,
     user_messages,
 )
+from apcore_a2a.agents.input_cost import off_loop_if_large, texts_of
 from apcore_a2a.agents.questions import approval_required, read_approval, read_reply, rejected
 from apcore_a2a.agents.skills import first_skill_id, missing_skill, named_skill
 from apcore_a2a.agents.threads import OUT_OF_THREADS, RETRY_AFTER, Threads, Worker
@@ -412,6 +415,7 @@ class FunctionAgent:
         skill_id: str = "",
         retry_safe: bool = False,
         threads: Threads | None = None,
+        checker: Checker | None = None,
     ) -> None:
         self.skill = describe(function, skill_id=skill_id)
         self.may_reply = may_be_message(self.skill.signature.return_type)
@@ -424,6 +428,7 @@ class FunctionAgent:
         self._requires_approval = self.skill.requires_approval
         self._admission = Admission(retry_safe=retry_safe or self.skill.is_repeatable)
         self._threads = threads or Threads()
+        self._checker = checker or Checker()
 
     @property
     def stuck_threads(self) -> int:
@@ -441,8 +446,18 @@ class FunctionAgent:
         if self._needs_text and not self.skill.has_text(call):
             raise ContentTypeNotSupportedError(f"Skill {self.skill.id} takes text, and the message has none")
         if self.skill.signature.inputs:
-            call.prepared = self.skill.read_arguments(call)
+            call.prepared = await self._read_arguments(call)
         return self._admission
+
+    async def _read_arguments(self, call: Call) -> Arguments:
+        """Return the arguments of a call. Inputs that take long to read or to check block no other caller."""
+        cost = self.skill.cost
+        parts = self.skill.input_message(call).parts
+        if cost.patterns:
+            inputs = await off_loop_if_large(parts, self.skill.shown_inputs, call)
+            if cost.has_slow_patterns(inputs):
+                await self._checker.try_patterns(cost.patterns, texts_of(inputs), call.caller)
+        return await off_loop_if_large(parts, self.skill.read_arguments, call)
 
     def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
         call.skill = self.skill.id
@@ -464,7 +479,7 @@ class FunctionAgent:
         if paused.approval_id:
             if approved is None:
                 yield Remember(paused)
-                yield self._ask_approval(call, paused.approval_id)
+                yield await self._ask_approval(call, paused.approval_id)
                 return
             if not approved:
                 yield rejected(f"Skill {self.skill.id} was not run: rejected by the caller")
@@ -474,9 +489,10 @@ class FunctionAgent:
             async for event in events:
                 yield event
 
-    def _ask_approval(self, call: Call, approval_id: str) -> StatusUpdate:
+    async def _ask_approval(self, call: Call, approval_id: str) -> StatusUpdate:
         skill_id = self.skill.id
-        inputs = self.skill.shown_inputs(call)
+        parts = self.skill.input_message(call).parts
+        inputs = await off_loop_if_large(parts, self.skill.shown_inputs, call)
         return approval_required(f"skill {skill_id}", skill_id=skill_id, approval_id=approval_id, inputs=inputs)
 
     async def _run_with_controls(self, call: Call, paused: PausedRun | None) -> AsyncGenerator[AgentEvent, None]:
@@ -518,7 +534,7 @@ class FunctionAgent:
 
     async def _call(self, call: Call, stack: AsyncExitStack) -> Any:
         """Call the function, on a thread if it may block. The stack holds what the whole run needs."""
-        arguments, named = call.prepared or self.skill.read_arguments(call)
+        arguments, named = call.prepared or await self._read_arguments(call)
         if not self._blocks:
             result = self._function(*arguments, **named)
         else:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from apcore_a2a.agent import Call, ModelUsage, Remember, ToolCalled, ToolDone
 from apcore_a2a.agents.content import text_of
+from apcore_a2a.agents.input_cost import InputCost
 from apcore_a2a.agents.inputs import IntegerSchema
 from apcore_a2a.agents.schema import Schema, inline
 from apcore_a2a.errors import Violation
@@ -425,6 +426,7 @@ def _model_schema(annotation: type) -> Schema:
 def _read_model(annotation: type, data: Any) -> Any:
     # Any: a class with `model_json_schema` has this method as well. Strict mode accepts date strings only in JSON.
     model: Any = annotation
+    _cost(annotation).refuse_if_too_complex(data)
     restored = _integers(annotation).restore(data)
     return model.model_validate_json(encode(restored), strict=True)
 
@@ -436,6 +438,11 @@ def _own_schema(annotation: Any) -> Schema:
 @lru_cache(MAX_TYPES)
 def _integers(annotation: type) -> IntegerSchema:
     return IntegerSchema(_own_schema(annotation))
+
+
+@lru_cache(MAX_TYPES)
+def _cost(annotation: type) -> InputCost:
+    return InputCost(_own_schema(annotation))
 
 
 # ---- docstrings -----------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from apcore_a2a.agents.functions.signature import (
     to_value,
     to_violations,
 )
+from apcore_a2a.agents.input_cost import InputCost, refuse_collisions
 from apcore_a2a.agents.inputs import IntegerSchema, fill_in, read_inputs, refuse_inputs
 from apcore_a2a.agents.schema import Schema, file_field, inline
 from apcore_a2a.agents.skills import FILE, MAX_EXAMPLES, TEXT, Annotations, Example, describe_call, modes, to_title
@@ -47,6 +48,7 @@ class FunctionSkill(Struct, frozen=True, kw_only=True):
     stream_final: StreamFinal | None
     input_schema: Schema
     integers: IntegerSchema
+    cost: InputCost
     output_schema: Schema
     streams: bool
     signature: Signature
@@ -115,12 +117,14 @@ class FunctionSkill(Struct, frozen=True, kw_only=True):
 
     def _read_inputs(self, asked: Message) -> tuple[dict[str, Any], tuple[Part, ...]]:
         try:
-            return read_inputs(asked.parts, self)
+            inputs, rest = read_inputs(asked.parts, self)
         except InvalidParamsError as error:
             # The requirements fix the text, which is written for modules. The violation says what to send instead.
             if not error.violations:
                 raise
             raise InvalidParamsError(error.violations[0].message, error.violations) from error
+        refuse_collisions(inputs)
+        return inputs, rest
 
 
 class AskedQuestion(Struct, frozen=True):
@@ -181,6 +185,7 @@ def describe(function: Callable[..., Any], *, skill_id: str = "") -> FunctionSki
         stream_final=mark.stream_final,
         input_schema=inline(schema),
         integers=IntegerSchema(schema),
+        cost=InputCost(schema),
         output_schema=inline(output_schema(signature.return_type)),
         streams=_is_generator(function),
         signature=signature,

@@ -7,6 +7,7 @@ PORT ?= 8000
 # The other installed Pythons that are supported: the wire tests run on them as well, in .venvs/py312 and so on.
 OTHERS := $(filter-out $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'),$(VERSIONS))
 OTHERS := $(foreach version,$(OTHERS),$(if $(shell scripts/find-python $(version) 2>/dev/null),$(version)))
+FRAMEWORKS := $(basename $(notdir $(wildcard requirements/frameworks/*.txt)))
 PEERS := $(basename $(notdir $(wildcard requirements/peers/*.in)))
 WIRE := tests/interaction tests/http tests/client
 CHECKED := $(wildcard src tests examples benchmarks scripts)
@@ -17,7 +18,7 @@ PARALLEL := --numprocesses=2 --dist=loadfile
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-wire run explorer screenshots test test-wire test-peers test-matrix chaos chaos-cluster check audit format bench bench-quick dist lock clean
+.PHONY: help setup setup-wire run explorer screenshots test test-wire test-peers test-frameworks test-matrix chaos chaos-cluster check audit format bench bench-quick dist lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -59,6 +60,11 @@ setup-wire: $(OTHERS:3.%=.venvs/py3%/.stamp)
 # The environments of `make test-peers`: one for each orchestrator of another project, 2.5 GB together.
 .venvs/peer-%/.stamp: requirements/peers/%.txt
 	$(call install,.venvs/peer-$*,$<)
+	@touch $@
+
+# The environments of `make test-frameworks`: one for each framework and version, with what our own package needs.
+.venvs/framework-%/.stamp: requirements/frameworks/%.txt
+	$(call install,.venvs/framework-$*,$<)
 	@touch $@
 
 # Without npm the tests against the JavaScript SDK are skipped, with a message.
@@ -107,6 +113,9 @@ wire-on-3.%:
 
 test-peers: setup $(PEERS:%=.venvs/peer-%/.stamp)  ## orchestrators and servers of other projects, each in its own environment
 	PEERS=required .venv/bin/python $(PYTEST) tests/peers
+
+test-frameworks: setup $(FRAMEWORKS:%=.venvs/framework-%/.stamp)  ## agents of other frameworks, each at its newest and its oldest supported version
+	FRAMEWORKS=required .venv/bin/python $(PYTEST) $(PARALLEL) tests/frameworks
 
 run: .venvs/run/.stamp  ## the demo agent with its Explorer page, at http://localhost:8000/explorer/ (make run PORT=9000)
 	PYTHONPATH=src .venvs/run/bin/python -m apcore_a2a serve examples/extensions --host 127.0.0.1 --port $(PORT) \

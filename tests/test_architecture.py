@@ -54,7 +54,11 @@ RULES: Final = {
     "agents.check_process": may("", "jsonschema"),
     "agents.apcore": may("agents agent protocol errors ids_and_time clean_text", "apcore msgspec pydantic"),
     "agents.a2a_sdk": may("agents agent protocol protocol.v03 errors", "a2a google.protobuf msgspec"),
-    "agents.as_agent": may("agents agents.a2a_sdk agent", ""),
+    # Agents of other frameworks: each file imports its own framework, and only the table imports the files.
+    "agents.frameworks": may("agents agent protocol errors", "msgspec"),
+    "agents.frameworks.pydantic_ai": may("agents.frameworks agents agent protocol errors", "pydantic_ai"),
+    "agents.frameworks.recognition": may("agents.frameworks agents.frameworks.pydantic_ai", "msgspec"),
+    "agents.as_agent": may("agents agents.a2a_sdk agents.frameworks agents.frameworks.recognition agent", ""),
     # aiohttp fetches the keys that an issuer publishes.
     "auth": may(
         "agent protocol errors clean_text ids_and_time web log_throttle", "aiohttp cryptography joserfc msgspec"
@@ -91,7 +95,9 @@ RULES: Final = {
     "webhooks": may("webhooks.signatures engine protocol protocol.v1 protocol.v03 errors", "aiohttp msgspec"),
     # What each platform expects of a server. The composition applies it.
     "hosts": may("protocol", "msgspec"),
-    "settings": may("engine hosts http.server.tls http.traffic protocol errors web webhooks.signatures", "msgspec"),
+    "settings": may(
+        "agent engine hosts http.server.tls http.traffic protocol errors web webhooks.signatures", "msgspec"
+    ),
     # Remote agents as modules: the client on one side, apcore on the other.
     "remote": may("agents agents.apcore client protocol errors clean_text", "apcore msgspec pydantic"),
     # Composition: the only packages that may import everything.
@@ -115,7 +121,7 @@ IMPURE_CALLS: Final = frozenset({"input", "now", "open", "print", "today", "utcn
 IMPORT_BY_NAME: Final = frozenset({"__import__", "import_module"})  # would pass by this test unseen
 
 # The size of today. A new feature may raise it. Anything else belongs into a module that exists.
-MAX_MODULES: Final = 196
+MAX_MODULES: Final = 210
 
 MODULES: Final = {module_name(path): path.read_text(encoding="utf-8") for path in python_files("src")}
 

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import fields
 
+from apcore_a2a.agent import ShowTools
 from apcore_a2a.engine.context import EngineOptions
 from apcore_a2a.hosts import PROFILES, HostProfile, HostProfileName
 from apcore_a2a.http.server.tls import ClientCertificates
@@ -375,6 +376,9 @@ class Settings(Struct, frozen=True, kw_only=True):
         ),
     ] = "append"
     data_as_text: Annotated[bool, Option("Add the data of answers as text, for clients that read only text.")] = False
+    show_tools: Annotated[ShowTools, Option("What clients see of the tools of a framework's agent.")] = "names"
+    allow_urls: Annotated[bool, Option("Pass files by URL on to a framework's agent, which fetches them.")] = False
+    allow_tracing: Annotated[bool, Option("Let a framework's agent send traces to the framework's vendor.")] = False
     show_exceptions: Annotated[
         bool,
         Option(

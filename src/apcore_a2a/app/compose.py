@@ -7,6 +7,7 @@ object with the same methods works.
 from collections.abc import Callable
 
 from apcore_a2a.agent import Agent, Caller
+from apcore_a2a.agents.frameworks.framework_agent import FrameworkOptions
 from apcore_a2a.agents.functions.agent import SkillAgent
 from apcore_a2a.agents.functions.skill import FunctionSkill
 from apcore_a2a.app.application import Parts
@@ -48,7 +49,12 @@ def compose(
     else:
         from apcore_a2a.agents.as_agent import as_agent
 
-        agent = as_agent(target, request_context_builder=request_context_builder, default_skill=settings.default_skill)
+        agent = as_agent(
+            target,
+            request_context_builder=request_context_builder,
+            default_skill=settings.default_skill,
+            frameworks=_framework_options(settings),
+        )
     if settings.default_skill and (agent is target or not isinstance(agent, SkillAgent)):
         raise ValueError(f"default_skill is for several functions or modules, not for this {type(target).__name__}")
 
@@ -61,6 +67,12 @@ def compose(
         parts = _for_callers(agent, build, SkillScopes(settings.skill_scopes), auth)
     parts.lifespan = getattr(agent, "lifespan", None)
     return parts
+
+
+def _framework_options(settings: Settings) -> FrameworkOptions:
+    return FrameworkOptions(
+        show_tools=settings.show_tools, allow_urls=settings.allow_urls, allow_tracing=settings.allow_tracing
+    )
 
 
 def _for_callers(agent: Agent, build: BuildCard, scopes: SkillScopes, auth: Authenticator) -> Parts:

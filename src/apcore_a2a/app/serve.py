@@ -18,7 +18,7 @@ from msgspec.structs import asdict
 from starlette.types import ASGIApp
 from uvicorn.config import LOGGING_CONFIG
 
-from apcore_a2a.agent import Agent
+from apcore_a2a.agent import Agent, ShowTools
 from apcore_a2a.app import logs
 from apcore_a2a.app.application import Application, Hook, Parts, make_traffic
 from apcore_a2a.app.card import SigningKeySource
@@ -97,6 +97,9 @@ class ServeOptions(TypedDict, total=False):
     state_history: bool
     stream_final: StreamFinal
     data_as_text: bool
+    show_tools: ShowTools
+    allow_urls: bool
+    allow_tracing: bool
     show_exceptions: bool
     execution_timeout: float | None
     shutdown_timeout: float
@@ -122,7 +125,8 @@ def serve(
     Args:
         registry_or_executor: The object to serve: an apcore Registry, Executor or APCore client; an `AgentExecutor`; an
             `Agent`; a plain function; or several functions: a list, a dict by the ids of their skills, a module, an
-            object with public methods. Or several agents by their paths: `{"/math": add, "/weather": registry}`.
+            object with public methods. Or the agent of a framework, as docs/frameworks.md lists them. Or several agents
+            by their paths: `{"/math": add, "/weather": registry}`.
         host: The address to bind.
         port: The port to bind: 8000, or the one of `host_profile`.
         **options: See `ServeOptions`.

@@ -156,7 +156,7 @@ async def wrong_type(number: complex) -> None: ...
         (
             3,
             "an object of type int cannot be served: expected an apcore Registry or Executor, an Agent,"
-            " an AgentExecutor (with execute and cancel), or functions",
+            " an AgentExecutor (with execute and cancel), functions, or an agent of a supported framework",
         ),
     ],
 )

@@ -88,6 +88,7 @@ SECTIONS: Final = {
     "Card": "name description version url card_interfaces card_signing_key",
     "Development": "reload explorer explorer_client_id show_exceptions log_level log_format",
     "Answers": "stream_final data_as_text state_history",
+    "Agents of frameworks": "show_tools allow_urls allow_tracing",
     "Storage": "store task_store_ttl task_store_max",
     "Who may call": "auth_type auth_key auth_key_file auth_issuer auth_audience auth_jwks_url auth_id_claim "
     "auth_roles_claim auth_scopes_claim auth_leeway skill_scopes admin_role audit_log",
@@ -158,7 +159,8 @@ def command(**given: Any) -> int:
 
     TARGET is a directory of apcore modules, a file whose functions are the skills, or the name of an object:
     file.py:name or package.module:name. The object can be one or several functions, an apcore Registry or Executor, an
-    AgentExecutor, or an ASGI application. Without a TARGET, the modules of --extensions-dir are served.
+    AgentExecutor, the agent of a framework, or an ASGI application. Without a TARGET, the modules of --extensions-dir
+    are served.
 
     Every option can also be set by the environment variable beside it: APCORE_A2A_ and its name. An option on the
     command line overrides it.

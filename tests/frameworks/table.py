@@ -1,0 +1,40 @@
+"""The frameworks whose agents are served, with the environments that the tests run them in."""
+
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tests.peers.table import pinned_version
+from tests.sources import ROOT
+
+
+class Environment(NamedTuple):
+    """One version of a framework."""
+
+    title: str
+    """The name of the framework for people."""
+    package: str
+    lock: str
+    """The name of the lock file in requirements/frameworks, and of the environment."""
+    script: str
+    """The module in `agents/` that serves its agent."""
+    typed: bool = True
+    """Whether its agent of the tests has typed output."""
+
+    @property
+    def module(self) -> str:
+        return f"tests.frameworks.agents.{self.script}"
+
+    @property
+    def python(self) -> Path:
+        return ROOT / ".venvs" / f"framework-{self.lock}" / "bin" / "python"
+
+    @property
+    def version(self) -> str:
+        return pinned_version(self.package, f"requirements/frameworks/{self.lock}.txt")
+
+    @property
+    def id(self) -> str:
+        return self.lock
+
+
+ENVIRONMENTS: Final = (Environment("pydantic-ai", "pydantic-ai-slim", "pydantic-ai", "pydantic_ai_agent"),)

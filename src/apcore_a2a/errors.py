@@ -46,6 +46,25 @@ def list_names(names: Iterable[str]) -> str:
     return ", ".join(listed)
 
 
+def unknown_options(names: Iterable[str], known: Iterable[str]) -> str:
+    """Return the end of an error for options that do not exist, with the most similar one that does.
+
+    Example:
+        >>> unknown_options(["prot"], ["host", "port"])
+        'no option prot. Did you mean port?'
+    """
+    from difflib import get_close_matches  # here, because an import of the package must load little
+
+    given = sorted(names)
+    text = f"no option {', '.join(given)}"
+    choices = list(known)
+    for name in given:
+        near = get_close_matches(name, choices, n=1)
+        if near:
+            return f"{text}. Did you mean {near[0]}?"
+    return text
+
+
 class Violation(NamedTuple):
     """A wrong field: its path, what is wrong, and a machine-readable code."""
 

@@ -59,7 +59,7 @@ def test_every_setting_is_a_keyword_and_every_keyword_a_setting_or_an_object() -
 
 
 async def test_a_keyword_that_does_not_exist_is_refused_by_name() -> None:
-    with pytest.raises(TypeError, match="there is no option shutdown_time"):
+    with pytest.raises(TypeError, match=r"there is no option shutdown_time\. Did you mean shutdown_timeout\?"):
         await async_serve(echo, shutdown_time=3)  # type: ignore[call-arg]  # that is the test
 
 

@@ -127,6 +127,11 @@ def test_an_invalid_option_is_a_value_error(options: Mapping[str, object], said:
         A2AClient("http://agent.example", **options)  # type: ignore[arg-type]  # that is the point
 
 
+def test_an_option_that_does_not_exist_is_rejected_with_a_suggestion() -> None:
+    with pytest.raises(TypeError, match=r"A2AClient has no option bindng\. Did you mean binding\?"):
+        A2AClient("http://agent", bindng="HTTP+JSON")  # type: ignore[call-arg]  # that is the test
+
+
 def test_an_unknown_option_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="colour"):
         A2AClient("http://agent.example", colour="red")  # type: ignore[call-arg]

@@ -28,6 +28,7 @@ from apcore_a2a.app.stores import Retention, choose_store
 from apcore_a2a.auth.authenticator import Authenticator, as_authenticator
 from apcore_a2a.auth.scopes import ScopedAgent, SkillScopes
 from apcore_a2a.engine.context import Interceptor
+from apcore_a2a.errors import unknown_options
 from apcore_a2a.hosts import HostProfileName, default_options, published_address
 from apcore_a2a.http.card import CardSigner
 from apcore_a2a.http.server.connection import GuardedProtocol, HTTP2Support
@@ -484,7 +485,7 @@ def _refuse_unknown(names: set[str]) -> None:
         if moved:
             raise TypeError(f"{name} is now {moved}")
     if names:
-        raise TypeError(f"there is no option {', '.join(sorted(names))}")
+        raise TypeError(f"there is {unknown_options(names, ServeOptions.__annotations__)}")
 
 
 def _with_paths_as_text(options: dict[str, Any]) -> dict[str, Any]:  # Any: as the user gave them

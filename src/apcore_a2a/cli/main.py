@@ -20,6 +20,7 @@ from apcore_a2a import __version__
 COMMANDS: Final = {
     "serve": ("serve.command:command", "Serve modules, a function or an executor as an A2A agent."),
     "dev": ("serve.command:development_command", "Serve during development: reload, Explorer, verbose log."),
+    "new": ("new.command:command", "Write a small tested project: an agent, its test, a Dockerfile."),
     "migrate": ("migrate:command", "Create or upgrade the tables of a task store."),
     "keys": ("keys:group", "Create API keys for the callers of your agent (keys new)."),
     "card": ("card:group", "Show an agent's card (card get)."),

@@ -29,7 +29,7 @@ from apcore_a2a.client.options import (
 )
 from apcore_a2a.client.streaming import EventStream, wait_until_at_rest
 from apcore_a2a.client.transport import Transport
-from apcore_a2a.errors import A2AConnectionError, InvalidAgentResponseError
+from apcore_a2a.errors import A2AConnectionError, InvalidAgentResponseError, unknown_options
 from apcore_a2a.protocol.card import AgentCard, AgentInterface
 from apcore_a2a.protocol.lifecycle import AT_REST
 from apcore_a2a.protocol.model import (
@@ -78,6 +78,7 @@ class A2AClient:
 
     Raises:
         ValueError: `url` is not an http or https address, or an option is invalid.
+        TypeError: there is no such option.
 
     Example:
         >>> client = A2AClient("https://agent.example.com", auth="Bearer …", timeout=60)
@@ -96,6 +97,10 @@ class A2AClient:
         **options: Unpack[ClientOptions],
     ) -> None:
         self.url = check_url(url)
+        unknown = options.keys() - set(ClientSettings.__struct_fields__)
+        if unknown:
+            known = ("auth", "timeout", "card_ttl", "http", *ClientSettings.__struct_fields__)
+            raise TypeError(f"A2AClient has {unknown_options(unknown, known)}")
         settings = ClientSettings(**options)
         defaults = ResolvedOptions(timeout, to_auth(auth))
         self._channel = Channel(self.url, settings, defaults, http=http, card_ttl=card_ttl)

@@ -28,7 +28,7 @@ from apcore_a2a.agents.input_cost import InputCost, refuse_collisions
 from apcore_a2a.agents.inputs import IntegerSchema, fill_in, read_inputs, refuse_inputs
 from apcore_a2a.agents.schema import Schema, file_field, inline
 from apcore_a2a.agents.skills import FILE, MAX_EXAMPLES, TEXT, Annotations, Example, describe_call, modes, to_title
-from apcore_a2a.errors import InvalidParamsError, Violation
+from apcore_a2a.errors import InvalidParamsError, Violation, unknown_options
 from apcore_a2a.protocol.card import AgentSkill
 from apcore_a2a.protocol.lifecycle import StreamFinal
 from apcore_a2a.protocol.model import Message, Part, Role, encode
@@ -347,7 +347,7 @@ def _check(options: SkillOptions) -> SkillMark:
         given[name] = tuple(given.get(name, ()))
     unknown = given.keys() - set(SkillMark.__struct_fields__)
     if unknown:
-        raise TypeError(f"@skill has no option {', '.join(sorted(unknown))}")
+        raise TypeError(f"@skill has {unknown_options(unknown, SkillMark.__struct_fields__)}")
     annotations = given.get("annotations")
     if annotations is not None:
         wrong = set(annotations) - set(Annotations.__struct_fields__)

@@ -86,9 +86,9 @@ RULES: Final = {
     "storage": may("storage.contract protocol protocol.v1 protocol.v03 errors", "msgspec"),
     "storage.postgres": may("storage storage.contract protocol protocol.v1 errors", "asyncpg msgspec"),
     "client": may(
-        "protocol protocol.v1 protocol.v03 protocol.dialect protocol.mixed protocol.card_forms errors ids_and_time "
-        "clean_text trace_context",
-        "aiohttp httpx joserfc msgspec",
+        "protocol protocol.v1 protocol.v03 protocol.dialect protocol.mixed protocol.card_forms protocol.grpc errors "
+        "ids_and_time clean_text trace_context",
+        "aiohttp h2 httpx joserfc msgspec",
     ),
     # Posting to webhooks; the signatures are for their receivers, too.
     "webhooks.signatures": may("", ""),

@@ -185,4 +185,4 @@ def paying() -> Iterator[str]:
 def peer() -> Iterator[Callable[[str], str]]:
     """Start agents of other implementations, each at its first use."""
     with ExitStack() as stack:
-        yield cache(lambda name: stack.enter_context(running(name)))
+        yield cache(lambda name: stack.enter_context(running(name)).url)

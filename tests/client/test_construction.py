@@ -110,7 +110,8 @@ async def test_an_httpx_client_of_the_caller_carries_the_requests(server: Script
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"binding": "GRPC"}, "binding must be one of JSONRPC, HTTP"),
+        ({"binding": "SOAP"}, "binding must be one of JSONRPC, HTTP"),
+        ({"binding": "GRPC", "http": httpx.AsyncClient()}, "Leave http= out"),
         ({"version": "2.0"}, r"version must be one of 1\.0, 0\.3"),
         ({"signatures": "maybe"}, "signatures must be one of"),
         ({"signatures": "require"}, "needs keys="),

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import httpx
 import pytest
 
 from apcore_a2a.client import A2AClient
@@ -31,7 +32,9 @@ async def chosen(client: A2AClient) -> tuple[str, str, str]:
         ([("a", RPC, "1.0"), ("b", REST, "1.0")], {}, ("a", RPC, "1.0")),
         ([("b", REST, "1.0"), ("a", RPC, "1.0")], {}, ("b", REST, "1.0")),
         ([("a", RPC, "0.3"), ("b", RPC, "1.0")], {}, ("a", RPC, "0.3")),
-        ([("g", "GRPC", "1.0"), ("x", "https://example.com/own", "1.0"), ("a", RPC, "1.0")], {}, ("a", RPC, "1.0")),
+        ([("g", "GRPC", "2.0"), ("x", "https://example.com/own", "1.0"), ("a", RPC, "1.0")], {}, ("a", RPC, "1.0")),
+        ([("g", "GRPC", "1.0"), ("a", RPC, "1.0")], {}, ("g", "GRPC", "1.0")),
+        ([("a", RPC, "1.0"), ("g", "GRPC", "0.3")], {"binding": "GRPC"}, ("g", "GRPC", "0.3")),
         ([("f", RPC, "2.0"), ("a", RPC, "1.0.1")], {}, ("a", RPC, "1.0")),
         ([("o", RPC, "0.2.6")], {}, ("o", RPC, "0.3")),
         ([("a", RPC, "1.0"), ("b", REST, "1.0")], {"binding": REST}, ("b", REST, "1.0")),
@@ -72,10 +75,11 @@ async def test_the_1_0_interfaces_of_a_card_for_both_versions_are_used(
     ("offers", "options", "said"),
     [
         (
-            [("a", "GRPC", "1.0")],
+            [("a", "SOAP", "1.0")],
             {},
-            r"offers GRPC 1\.0, but this client is set to JSONRPC or HTTP\+JSON, A2A 1\.0 or 0\.3",
+            r"offers SOAP 1\.0, but this client is set to JSONRPC, HTTP\+JSON or GRPC, A2A 1\.0 or 0\.3",
         ),
+        ([("a", "GRPC", "1.0")], {"http": httpx.AsyncClient()}, r"set to JSONRPC or HTTP\+JSON, .*Leave http= out"),
         ([("a", RPC, "1.0")], {"version": "0.3"}, r"offers JSONRPC 1\.0, .* A2A 0\.3"),
         ([], {}, "offers no interface"),
     ],

@@ -18,7 +18,7 @@ from apcore_a2a.errors import (
     UnsupportedOperationError,
 )
 from apcore_a2a.protocol.model import ArtifactUpdate, Message, SendConfiguration, StatusUpdate, Task, TaskState
-from tests.client.peers.running import WAYS, Way, running
+from tests.client.peers.running import WAYS, Started, Way, running
 from tests.requirements import requirement
 
 
@@ -31,7 +31,7 @@ LATER = SendConfiguration(return_immediately=True)
 
 
 @pytest.fixture(scope="module")
-def start() -> Iterator[Callable[[str], str]]:
+def start() -> Iterator[Callable[[str], Started]]:
     """Start a peer at its first use. All peers end with the module."""
     with ExitStack() as stack:
         yield cache(lambda name: stack.enter_context(running(name)))
@@ -44,8 +44,12 @@ def way(request: pytest.FixtureRequest) -> Way:
 
 
 @pytest.fixture
-async def client(way: Way, start: Callable[[str], str]) -> AsyncIterator[A2AClient]:
-    async with A2AClient(start(way.peer), binding=way.binding, version=way.version, timeout=10.0) as connected:  # type: ignore[arg-type]  # from the table
+async def client(way: Way, start: Callable[[str], Started]) -> AsyncIterator[A2AClient]:
+    peer = start(way.peer)
+    origins = [peer.grpc_url]
+    async with A2AClient(
+        peer.url, binding=way.binding, version=way.version, allow_origins=origins, timeout=10.0
+    ) as connected:
         yield connected
 
 
@@ -167,7 +171,7 @@ async def test_a_task_is_subscribed_to_and_canceled(client: A2AClient, way: Way)
             _ = [event async for event in client.resubscribe(task.id)]
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if "list" in way.lacks and way.binding == "JSONRPC"], ids=str)
+@pytest.mark.parametrize("way", [way for way in WAYS if "list" in way.lacks and way.binding != "HTTP+JSON"], ids=str)
 async def test_listing_tasks_raises_an_error_if_the_agent_cannot(client: A2AClient) -> None:
     with pytest.raises((MethodNotFoundError, UnsupportedOperationError)):
         await client.list_tasks()
@@ -207,8 +211,8 @@ async def test_the_extended_card_is_returned(client: A2AClient, way: Way) -> Non
     assert card.name.startswith(way.peer)
 
 
-async def test_a_card_signed_by_the_javascript_sdk_is_accepted(start: Callable[[str], str]) -> None:
-    url = start("js")
+async def test_a_card_signed_by_the_javascript_sdk_is_accepted(start: Callable[[str], Started]) -> None:
+    url = start("js").url
     async with httpx.AsyncClient() as http:
         keys = (await http.get(f"{url}/jwks.json")).json()
 

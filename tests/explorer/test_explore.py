@@ -51,8 +51,8 @@ async def test_the_stream_of_a_remote_agent_is_shown_as_it_arrives(open_page: Op
 
 @pytest.mark.parametrize("name", ["sdk1", "sdk03"])
 async def test_the_page_works_with_agents_of_the_official_sdks(open_page: OpenPage, name: str) -> None:
-    with peers.running(name) as url:
-        async with exploring(url) as page_url:
+    with peers.running(name) as peer:
+        async with exploring(peer.url) as page_url:
             page = await open_page(page_url)
             await choose(page, "obey")
             await say(page, "echo hello there")

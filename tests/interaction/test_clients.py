@@ -1,7 +1,7 @@
 """Our server and real clients, on a socket: a2a-sdk 1.x, as a 1.0 and as a 0.3 client; a2a-sdk 0.3.x;
 @a2a-js/sdk 1.x; and our own.
 
-Each test runs with each client over JSON-RPC and over REST.
+Each test runs with each client over JSON-RPC, REST and gRPC.
 """
 
 from collections.abc import AsyncIterator
@@ -13,6 +13,7 @@ from a2a.types import a2a_pb2 as pb
 from google.protobuf.json_format import ParseDict
 
 from apcore_a2a.agent import Agent
+from apcore_a2a.client.options import BindingName
 from apcore_a2a.testing.webhook import WebhookReceiver
 from tests.fakes import ASKS, COMPLETED, Gate, Keys, ScriptedAgent, chunk, says
 from tests.interaction.conftest import Serve
@@ -25,8 +26,11 @@ from tests.interaction.peers.sdk1 import Sdk1
 from tests.requirements import requirement
 
 NAMES = ("sdk 1.x", "sdk 1.x as 0.3", "sdk 0.3.x", "js 1.x", "ours 1.0", "ours 0.3")
-PEERS = [(name, binding) for name in NAMES for binding in ("JSONRPC", "HTTP+JSON")]
+BINDINGS: tuple[BindingName, ...] = ("JSONRPC", "HTTP+JSON", "GRPC")
+PEERS = [(name, binding) for name in NAMES for binding in BINDINGS]
 WHO_LIST = [peer for peer in PEERS if peer[0] in ("sdk 1.x", "js 1.x")]  # the 0.3 clients have no list
+
+WITH_CREDENTIALS = [peer for peer in PEERS if peer != ("sdk 0.3.x", "GRPC")]  # which has no metadata for them
 
 
 class Connect(Protocol):
@@ -145,7 +149,7 @@ async def test_a_cancel(connect: Connect) -> None:
     task = await peer.send("hi", wait=False)
     await gate.reached()
     assert (await peer.cancel(task["task"]))["state"] == "canceled"
-    with pytest.raises(PeerError, match=r"TaskNotCancelableError|HTTP 400"):
+    with pytest.raises(PeerError, match=r"TaskNotCancelableError|HTTP 400|FAILED_PRECONDITION"):
         await peer.cancel(task["task"])
 
 
@@ -156,24 +160,26 @@ async def test_unknown_tasks_are_not_found(connect: Connect) -> None:
         partial(peer.cancel, "unknown"),
         partial(peer.send, "hi", task_id="no"),
     ):
-        with pytest.raises(PeerError, match=r"TaskNotFoundError|HTTP 404"):
+        with pytest.raises(PeerError, match=r"TaskNotFoundError|HTTP 404|NOT_FOUND"):
             await attempt()
     stream = await peer.subscribe("unknown")
-    with pytest.raises(PeerError, match=r"TaskNotFoundError|HTTP 40"):
+    with pytest.raises(PeerError, match=r"TaskNotFoundError|HTTP 40|NOT_FOUND"):
         await stream.next()
 
 
 async def test_a_message_to_a_task_that_has_ended(connect: Connect) -> None:
     peer = await connect(ScriptedAgent())
     task = await peer.send("hi")
-    with pytest.raises(PeerError, match=r"UnsupportedOperationError|HTTP 400"):
+    with pytest.raises(PeerError, match=r"UnsupportedOperationError|HTTP 400|UNIMPLEMENTED|FAILED_PRECONDITION"):
         await peer.send("more", task_id=task["task"])
 
 
 async def test_unsupported_operations_are_rejected(connect: Connect) -> None:
     peer = await connect(ScriptedAgent())
     task = await peer.send("hi")
-    with pytest.raises(PeerError, match=r"PushNotificationNotSupportedError|HTTP 400"):
+    with pytest.raises(
+        PeerError, match=r"PushNotificationNotSupportedError|HTTP 400|UNIMPLEMENTED|FAILED_PRECONDITION"
+    ):
         await peer.set_webhook(task["task"], "https://example.com/hook")
 
 
@@ -226,6 +232,7 @@ async def test_the_card(connect: Connect) -> None:
     assert card["capabilities"]["streaming"] is True
 
 
+@pytest.mark.parametrize("connect", WITH_CREDENTIALS, ids=lambda peer: " ".join(peer), indirect=True)
 async def test_the_extended_card(connect: Connect) -> None:
     peer = await connect(ScriptedAgent(), auth=Keys(), headers={"X-API-Key": "key of ada"})
     card = await peer.extended_card()

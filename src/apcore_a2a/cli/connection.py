@@ -8,7 +8,9 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
+from ssl import CERT_NONE, SSLContext, create_default_context
 from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
 import click
 import msgspec
@@ -22,11 +24,12 @@ from apcore_a2a.cli.rendering import indent
 from apcore_a2a.cli.skills import is_about_skill, remember_skills, skill_hint
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.auth import Auth, BearerAuth, CardAuth, origin
-from apcore_a2a.client.channel import call_deadline, open_transport
+from apcore_a2a.client.channel import call_deadline, open_http2_transport, open_transport
 from apcore_a2a.client.options import BindingName
 from apcore_a2a.client.transport import HttpRequest, HttpResponse, HttpStream, Transport, with_headers
 from apcore_a2a.errors import A2ADiscoveryError, A2AError, InvalidParamsError, ParseError
 from apcore_a2a.protocol.decoding import decode
+from apcore_a2a.protocol.model import encode
 from apcore_a2a.protocol.v03 import jsonrpc as v03
 
 # ---- transports -----------------------------------------------------------------------------------------------------
@@ -54,8 +57,39 @@ class LocalCard(Struct, frozen=True):
     origins: tuple[str, ...]
 
 
+class NetworkTransport:
+    """Sends the requests of gRPC over HTTP/2, and all others over another transport."""
+
+    has_trailers = True
+
+    def __init__(self, inner: Transport, tls: SSLContext | None = None) -> None:
+        self._inner = inner
+        self._tls = tls
+        self._http2: Transport | None = None
+
+    async def request(self, request: HttpRequest, limit: int) -> HttpResponse:
+        return await self._choose(request).request(request, limit)
+
+    def stream(self, request: HttpRequest, idle: float) -> AbstractAsyncContextManager[HttpStream]:
+        return self._choose(request).stream(request, idle)
+
+    def _choose(self, request: HttpRequest) -> Transport:
+        if not request.needs_trailers:
+            return self._inner
+        if self._http2 is None:
+            self._http2 = open_http2_transport(self._tls)
+        return self._http2
+
+    async def close(self) -> None:
+        await self._inner.close()
+        if self._http2 is not None:
+            await self._http2.close()
+
+
 class FileCardTransport:
     """Answers the request for the agent's card with a card from a file."""
+
+    has_trailers = True
 
     def __init__(self, inner: Transport, card: LocalCard) -> None:
         self._inner = inner
@@ -79,6 +113,8 @@ class HeaderTransport:
     They override the headers of the client, even A2A-Version, because the caller has set them explicitly.
     """
 
+    has_trailers = True
+
     def __init__(self, inner: Transport, headers: Mapping[str, str]) -> None:
         self._inner = inner
         self._headers = headers
@@ -95,6 +131,8 @@ class HeaderTransport:
 
 class RecordingTransport:
     """Records the last request and its response as sent on the wire. The body of a stream is not recorded."""
+
+    has_trailers = True
 
     def __init__(self, inner: Transport) -> None:
         self._inner = inner
@@ -118,14 +156,34 @@ class RecordingTransport:
 
     def last_json(self) -> Any:  # Any: whatever the agent sent
         """The last response, decoded, or None if it is not valid JSON. Every rule of `validate` rejects None."""
+        body = self.last_response.body
+        if self.last_request.needs_trailers:
+            body = _grpc_json(self.last_request.url, body, of_request=False)
         try:
-            return decode(self.last_response.body, _ANY)
+            return decode(body, _ANY)
         except (ParseError, InvalidParamsError):
             return None
 
 
+def _grpc_json(url: str, body: bytes, *, of_request: bool) -> bytes:
+    """Return the message in a body of gRPC as JSON, or nothing if it cannot be read."""
+    from apcore_a2a.protocol import grpc  # loads the tables of message types, which only gRPC needs
+
+    method = grpc.METHODS.get(urlsplit(url).path)
+    if method is None or len(body) < grpc.PREFIX:
+        return b""
+    try:
+        if of_request:
+            return encode(method.request.decode(body[grpc.PREFIX :]))
+        return method.decode_answer(body[grpc.PREFIX :])
+    except A2AError:
+        return b""
+
+
 class DebugTransport:
     """Prints requests and responses on standard error. Secrets in headers and webhooks are masked."""
+
+    has_trailers = True
 
     def __init__(self, inner: Transport) -> None:
         self._inner = inner
@@ -133,7 +191,10 @@ class DebugTransport:
     async def request(self, request: HttpRequest, limit: int) -> HttpResponse:
         _show_request(request)
         response = await self._inner.request(request, limit)
-        _show(f"< HTTP {response.status}", response.body)
+        body = response.body
+        if request.needs_trailers:
+            body = _grpc_json(request.url, body, of_request=False)
+        _show(f"< HTTP {response.status}{_grpc_status(response)}", body)
         return response
 
     @asynccontextmanager
@@ -141,16 +202,33 @@ class DebugTransport:
         _show_request(request)
         async with self._inner.stream(request, idle) as response:
             _show(f"< HTTP {response.status}, a stream")
-            yield HttpStream(response.status, response.headers, _show_chunks(response.chunks))
+            url = request.url if request.needs_trailers else ""
+            yield HttpStream(response.status, response.headers, _show_chunks(response.chunks, url), response.trailers)
 
     async def close(self) -> None:
         await self._inner.close()
 
 
-async def _show_chunks(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _show_chunks(chunks: AsyncIterator[bytes], grpc_url: str) -> AsyncIterator[bytes]:
+    """Show the chunks of a stream, and of a stream of gRPC at that address its messages as JSON."""
+    if not grpc_url:
+        async for chunk in chunks:
+            _show("<", chunk)
+            yield chunk
+        return
+    from apcore_a2a.protocol.grpc import MessageSplitter, frame_message  # as in _grpc_json
+
+    splitter = MessageSplitter(sys.maxsize)  # the client has the limit
     async for chunk in chunks:
-        _show("<", chunk)
+        with suppress(ValueError):  # the client reports it
+            for message in splitter.feed(chunk):
+                _show("<", _grpc_json(grpc_url, frame_message(message), of_request=False))
         yield chunk
+
+
+def _grpc_status(response: HttpResponse) -> str:
+    code = response.trailers.get("grpc-status") or response.headers.get("grpc-status")
+    return f", grpc-status {code}" if code else ""
 
 
 def _show_request(request: HttpRequest) -> None:
@@ -160,8 +238,11 @@ def _show_request(request: HttpRequest) -> None:
             value = "…"
         headers.append(f"{name}: {value}")
     _show(f"> {request.method} {request.url}", "\n".join(headers).encode())
-    if request.body:
-        _show(">", request.body)
+    body = request.body
+    if request.needs_trailers:
+        body = _grpc_json(request.url, body, of_request=True)
+    if body:
+        _show(">", body)
 
 
 def _show(head: str, body: bytes = b"") -> None:
@@ -345,12 +426,20 @@ async def _open_destination(common: CommonOptions) -> AsyncIterator[Destination]
 @asynccontextmanager
 async def open_network(common: CommonOptions) -> AsyncIterator[Transport]:
     if not common.insecure:
-        yield _with_options(common, open_transport(None))
+        yield _with_options(common, NetworkTransport(open_transport(None)))
         return
     from apcore_a2a.client.aiohttp_transport import AiohttpTransport  # here, because it loads aiohttp
 
     click.echo("Warning: TLS certificates are not verified (--insecure). Others may read your credentials", err=True)
-    yield _with_options(common, AiohttpTransport(verify=False))
+    yield _with_options(common, NetworkTransport(AiohttpTransport(verify=False), _unverified_tls()))
+
+
+def _unverified_tls() -> SSLContext:
+    tls = create_default_context()
+    tls.check_hostname = False
+    tls.verify_mode = CERT_NONE
+    tls.set_alpn_protocols(["h2"])
+    return tls
 
 
 def _with_options(common: CommonOptions, transport: Transport) -> Transport:

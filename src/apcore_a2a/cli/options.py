@@ -22,6 +22,7 @@ BINDINGS: Final[dict[str, BindingName]] = {
     "jsonrpc": "JSONRPC",
     "rest": "HTTP+JSON",
     "http+json": "HTTP+JSON",
+    "grpc": "GRPC",
 }
 POLL_INTERVAL: Final = 2.0  # seconds, as recommended by a2a-cli §9.3; the client library starts with less
 FORMATS: Final = ("text", "json", "raw")

@@ -25,6 +25,7 @@ from apcore_a2a.protocol.decoding import decode
 
 WELL_KNOWN: Final = ("/.well-known/agent-card.json", "/.well-known/agent.json")  # A2A 0.3 and later, 0.2
 _PORTS: Final = {"http": 80, "https": 443}
+_GRPC_SCHEMES: Final = {"grpc://": "http://", "grpcs://": "https://"}  # which some agents write
 # Only these. 127.0.0.2 is this machine too, but another server may be bound to it.
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
@@ -84,6 +85,7 @@ class TrustedOrigins:
     """The origins that the client may call and that receive its credentials."""
 
     def __init__(self, url: str, allowed: Iterable[str] = ()) -> None:
+        self._scheme = _split(url).scheme
         self._origins = {origin(url)}
         for address in allowed:
             self._origins.add(origin(address))
@@ -95,6 +97,22 @@ class TrustedOrigins:
             return origin(url) in self._origins
         except ValueError:  # a card may contain anything, and text that is not an address is not a trusted origin
             return False
+
+    def complete(self, target: str) -> str:
+        """Return the URL of a gRPC target, which A2A 1.0 writes as host:port, without saying whether it uses TLS.
+
+        A trusted origin with that host and port decides, or otherwise the scheme of the agent's own address.
+        """
+        for scheme, other in _GRPC_SCHEMES.items():
+            if target.startswith(scheme):
+                return other + target.removeprefix(scheme)
+        if "://" in target:
+            return target
+        for scheme in (self._scheme, *_PORTS):
+            url = f"{scheme}://{target}"
+            if url in self:
+                return url
+        return f"{self._scheme}://{target}"
 
 
 def card_urls(url: str) -> tuple[str, ...]:

@@ -2,9 +2,9 @@
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, Final, ParamSpec, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, ParamSpec, Protocol, TypeVar
 from urllib.parse import parse_qs, quote, urlencode
 
 import msgspec
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from apcore_a2a.clean_text import clean_line
 from apcore_a2a.client.failures import MAX_TEXT, RemoteError, choose_error, read_retry_after, to_error
-from apcore_a2a.client.transport import HttpRequest, HttpResponse
+from apcore_a2a.client.transport import HttpRequest, HttpResponse, HttpStream
 from apcore_a2a.errors import (
     A2AError,
     A2AServerError,
@@ -44,7 +44,7 @@ from apcore_a2a.protocol.model import (
     Value,
     encode,
 )
-from apcore_a2a.protocol.sse import ServerSentEvent
+from apcore_a2a.protocol.sse import ServerSentEvent, SSEDecoder
 from apcore_a2a.protocol.v03 import jsonrpc as v03
 from apcore_a2a.protocol.v03 import rest as v03_rest
 
@@ -88,13 +88,36 @@ class ChosenInterface(Struct, frozen=True):
 
     def headers(self, media: str) -> dict[str, str]:
         # Always both media types: an agent may answer a streaming request with a single response instead of a stream.
-        headers = {"Content-Type": media, "Accept": f"{media}, text/event-stream"}
+        return {"Content-Type": media, "Accept": f"{media}, text/event-stream", **self.parameters()}
+
+    def parameters(self) -> dict[str, str]:
+        """Return the service parameters (1.0 §3.2.6), which are headers in every binding."""
+        headers: dict[str, str] = {}
         # 1.0 §3.6.1: a missing header means 0.3, and 0.3 agents do not know the header.
         if self.dialect.VERSION != "0.3":
             headers[VERSION_HEADER] = self.dialect.VERSION
         if self.extensions:
             headers[self.dialect.EXTENSIONS_HEADER] = ", ".join(self.extensions)
         return headers
+
+
+class EventWithId(NamedTuple):
+    """An event, and the id of its SSE frame ("" if the frame has none)."""
+
+    event: Event
+    id: str
+
+
+class StreamDecoder(Protocol):
+    """Decodes the body of a response that is a stream."""
+
+    def feed(self, chunk: bytes) -> Iterator[EventWithId]:
+        """Yield the events that are now complete. Raise the typed error if the agent has sent one."""
+        ...
+
+    def end(self, trailers: Mapping[str, str]) -> None:
+        """Raise the typed error with which the agent has ended the stream, if any."""
+        ...
 
 
 class Exchange(Protocol):
@@ -107,8 +130,12 @@ class Exchange(Protocol):
         """Return the typed result, or raise the typed error."""
         ...
 
-    def event(self, event: ServerSentEvent) -> Event:
-        """Return one event of a stream, or raise the typed error."""
+    def is_stream(self, response: HttpStream) -> bool:
+        """Return whether the response is a stream of events. Otherwise it is a single answer, or an error."""
+        ...
+
+    def decoder(self, limit: int) -> StreamDecoder:
+        """Return a decoder for a stream with events of at most `limit` bytes."""
         ...
 
 
@@ -191,6 +218,33 @@ def _note_left_out(answer: T, left_out: list[str]) -> T:
     return replace(answer, metadata=metadata)
 
 
+class SSEEventDecoder:
+    """Decodes server-sent events: the streams of JSON-RPC and REST."""
+
+    def __init__(self, decode_event: Callable[[ServerSentEvent], Event], limit: int) -> None:
+        self._decode_event = decode_event
+        self._frames = SSEDecoder(limit)
+
+    def feed(self, chunk: bytes) -> Iterator[EventWithId]:
+        try:
+            frames = self._frames.feed(chunk)
+        except ValueError as error:
+            raise InvalidAgentResponseError(f"The agent's stream cannot be read: {error}") from error
+        for frame in frames:
+            if frame.data:  # an empty frame is a keep-alive
+                yield EventWithId(self._decode_event(frame), frame.id)
+
+    def end(self, trailers: Mapping[str, str]) -> None:
+        """Do nothing: an error would have been an event."""
+
+
+def is_event_stream(response: HttpStream) -> bool:
+    # A response with another status is an error, whatever its media type. Media types are case-insensitive (RFC 9110
+    # §8.3.1).
+    media_type = response.headers.get("content-type", "").lower()
+    return response.status == 200 and media_type.startswith("text/event-stream")
+
+
 # ---- jsonrpc --------------------------------------------------------------------------------------------------------
 # The JSON-RPC binding: every operation is a POST to one address.
 #
@@ -214,7 +268,13 @@ class JsonRpcExchange(Struct, frozen=True):
             return self.answers.event(data)
         return self.answers.result(self.operation, data)
 
-    def event(self, event: ServerSentEvent) -> Event:
+    def is_stream(self, response: HttpStream) -> bool:
+        return is_event_stream(response)
+
+    def decoder(self, limit: int) -> SSEEventDecoder:
+        return SSEEventDecoder(self._event, limit)
+
+    def _event(self, event: ServerSentEvent) -> Event:
         return self.answers.event(self._unwrap(event.data.encode()))
 
     def _unwrap(self, body: bytes) -> Raw:
@@ -315,7 +375,13 @@ class RestExchange(Struct, frozen=True):
             result = replace(result, next_page_token=_next_page_token(response))
         return result
 
-    def event(self, event: ServerSentEvent) -> Event:
+    def is_stream(self, response: HttpStream) -> bool:
+        return is_event_stream(response)
+
+    def decoder(self, limit: int) -> SSEEventDecoder:
+        return SSEEventDecoder(self._event, limit)
+
+    def _event(self, event: ServerSentEvent) -> Event:
         data = event.data.encode()
         # 1.0 §11.7 defines no form for an error within a stream. Some agents name the event, some send the body of an
         # HTTP error.

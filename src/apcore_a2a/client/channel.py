@@ -7,38 +7,31 @@ import asyncio
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from importlib.util import find_spec
+from ssl import SSLContext
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
 
 from apcore_a2a.client.auth import AuthContext, name_schemes
-from apcore_a2a.client.bindings import ChosenInterface, Exchange, WebhookExchange
-from apcore_a2a.client.discovery import BINDINGS, MAX_CARD, Discovery
+from apcore_a2a.client.bindings import ChosenInterface, EventWithId, Exchange, WebhookExchange
+from apcore_a2a.client.discovery import BINDINGS, GRPC, MAX_CARD, Discovery
 from apcore_a2a.client.failures import from_status
 from apcore_a2a.client.options import SENDS, ClientSettings, ResolvedOptions, Retry, repeat
 from apcore_a2a.client.transport import HttpRequest, HttpResponse, HttpStream, Transport, read_all, with_headers
 from apcore_a2a.errors import (
     A2AConnectionError,
     A2ADiscoveryError,
-    InvalidAgentResponseError,
     OverloadedError,
     UnauthenticatedError,
     UnsupportedOperationError,
 )
 from apcore_a2a.ids_and_time import new_id
-from apcore_a2a.protocol.model import Event, Operation, Value
-from apcore_a2a.protocol.sse import SSEDecoder
+from apcore_a2a.protocol.model import Operation, Value
 from apcore_a2a.trace_context import continued_trace
 
 if TYPE_CHECKING:
     import httpx
-
-
-class EventWithId(NamedTuple):
-    """An event, and the id of its SSE frame ("" if the frame has none)."""
-
-    event: Event
-    id: str
 
 
 class Channel:
@@ -56,9 +49,13 @@ class Channel:
         self.settings = settings
         self.defaults = defaults
         self._http = http
-        self.discovery = Discovery(url, settings, ttl=card_ttl, fetch=self._fetch_card)
+        obstacle = find_grpc_obstacle(http)
+        if settings.binding == GRPC and obstacle:
+            raise ValueError(obstacle)
+        self.discovery = Discovery(url, settings, ttl=card_ttl, fetch=self._fetch_card, grpc_obstacle=obstacle)
         # Opened at the first request: a client is created outside an event loop, but connections belong to one.
         self._transport: Transport | None = None
+        self._grpc_transport: Transport | None = None  # unless the caller's transport carries gRPC as well
         self._closed = False
 
     async def call(
@@ -127,12 +124,12 @@ class Channel:
                 await self._check_streaming()
                 exchange = await self._prepare(operation, request)
                 response = await self._open_stream(exchange, options, stack)
-                is_stream = _is_stream(response)
+                is_stream = exchange.is_stream(response)
                 body = b""
                 if not is_stream:  # an error, or a single answer instead of a stream
                     body = await read_all(response, self.settings.max_response)
             if not is_stream:
-                answer = HttpResponse(response.status, response.headers, body)
+                answer = HttpResponse(response.status, response.headers, body, response.trailers)
                 yield EventWithId(self._read(exchange.result, answer), "")
                 return
             async with aclosing(self._read_events(exchange, response)) as received:
@@ -143,9 +140,9 @@ class Channel:
         """Return the response with its body unread. `stack` closes it."""
         for _ in range(2):
             request = await self._complete_headers(exchange.request, options)
-            opened = self._get_transport().stream(request, self.settings.idle_timeout)
+            opened = self._get_transport(request).stream(request, self.settings.idle_timeout)
             response = await stack.enter_async_context(opened)
-            if response.status != 401:
+            if not _is_unauthenticated(response):
                 break
             # A rejected request was not executed: try once more if other credentials may be available.
             if options.auth is None or not options.auth.renew():
@@ -153,15 +150,11 @@ class Channel:
         return response
 
     async def _read_events(self, exchange: Exchange, response: HttpStream) -> AsyncGenerator[EventWithId]:
-        decoder = SSEDecoder(self.settings.max_response)
+        decoder = exchange.decoder(self.settings.max_response)
         async for chunk in response.chunks:
-            try:
-                frames = decoder.feed(chunk)
-            except ValueError as error:
-                raise InvalidAgentResponseError(f"The agent's stream cannot be read: {error}") from error
-            for frame in frames:
-                if frame.data:  # an empty frame is a keep-alive
-                    yield EventWithId(exchange.event(frame), frame.id)
+            for event in decoder.feed(chunk):
+                yield event
+        decoder.end(response.trailers)
 
     async def _check_streaming(self) -> None:
         card = await self.discovery.card()
@@ -193,7 +186,7 @@ class Channel:
 
     async def _send(self, request: HttpRequest, options: ResolvedOptions, limit: int = 0) -> HttpResponse:
         request = await self._complete_headers(request, options)
-        return await self._get_transport().request(request, limit or self.settings.max_response)
+        return await self._get_transport(request).request(request, limit or self.settings.max_response)
 
     async def _complete_headers(self, request: HttpRequest, options: ResolvedOptions) -> HttpRequest:
         """Return the request with credentials. The caller's own headers replace the client's."""
@@ -209,26 +202,28 @@ class Channel:
 
     async def _send_without_credentials(self, request: HttpRequest) -> HttpResponse:
         """Send the token request of an `Auth`. If this request needed credentials, the `Auth` would wait for itself."""
-        return await self._get_transport().request(request, MAX_CARD)
+        return await self._get_transport(request).request(request, MAX_CARD)
 
-    def _get_transport(self) -> Transport:
+    def _get_transport(self, request: HttpRequest) -> Transport:
         if self._closed:
             raise RuntimeError("The client is closed")
+        if self._http is None and request.needs_trailers:
+            if self._grpc_transport is None:
+                self._grpc_transport = open_http2_transport()
+            return self._grpc_transport
         if self._transport is None:
             self._transport = open_transport(self._http)
         return self._transport
 
     async def close(self) -> None:
         self._closed = True
-        if self._transport is not None:
-            await self._transport.close()
+        for transport in (self._transport, self._grpc_transport):
+            if transport is not None:
+                await transport.close()
 
 
-def _is_stream(response: HttpStream) -> bool:
-    # A response with another status is an error, whatever its media type. Media types are case-insensitive (RFC 9110
-    # §8.3.1).
-    media_type = response.headers.get("content-type", "").lower()
-    return response.status == 200 and media_type.startswith("text/event-stream")
+def _is_unauthenticated(response: HttpStream) -> bool:
+    return response.status == 401 or response.headers.get("grpc-status") == "16"
 
 
 @asynccontextmanager
@@ -288,3 +283,19 @@ def open_transport(http: "httpx.AsyncClient | Transport | None") -> Transport:
 
         return HttpxTransport(http)
     return cast(Transport, http)  # not an httpx client, so a Transport
+
+
+def open_http2_transport(tls: SSLContext | None = None) -> Transport:
+    """Return a transport that carries gRPC. `tls` is as in HTTP2Transport."""
+    from apcore_a2a.client.http2_transport import HTTP2Transport  # needs h2, an extra
+
+    return HTTP2Transport(tls)
+
+
+def find_grpc_obstacle(http: "httpx.AsyncClient | Transport | None") -> str:
+    """Return why a client with this `http=` cannot use gRPC, and what to do. An empty string means that it can."""
+    if http is not None and not getattr(http, "has_trailers", False):
+        return "gRPC needs the trailers of HTTP/2, which the given http= does not carry. Leave http= out"
+    if find_spec("h2") is None:
+        return "gRPC needs h2: pip install 'apcore-a2a[grpc]'"
+    return ""

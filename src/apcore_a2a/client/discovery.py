@@ -10,10 +10,11 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from apcore_a2a.clean_text import clean_line
 from apcore_a2a.client.auth import TrustedOrigins, card_urls, origin
-from apcore_a2a.client.bindings import Binding, ChosenInterface, prepare_jsonrpc, prepare_rest
+from apcore_a2a.client.bindings import Binding, ChosenInterface, Exchange, prepare_jsonrpc, prepare_rest
 from apcore_a2a.client.failures import MAX_TEXT
 from apcore_a2a.client.options import ClientSettings
 from apcore_a2a.client.transport import HttpRequest, HttpResponse
@@ -28,6 +29,7 @@ from apcore_a2a.errors import (
 from apcore_a2a.protocol.card import AgentCard, AgentInterface
 from apcore_a2a.protocol.decoding import check, decode
 from apcore_a2a.protocol.dialect import DIALECTS, VERSION_HEADER, Dialect
+from apcore_a2a.protocol.model import Operation, Value
 from apcore_a2a.protocol.v03 import jsonrpc as v03
 
 MAX_CARD: Final = 1024 * 1024
@@ -41,8 +43,11 @@ Fetch = Callable[[HttpRequest], Awaitable[HttpResponse]]
 class Discovery:
     """The client's knowledge of its agent: the card and the chosen interface."""
 
-    def __init__(self, url: str, settings: ClientSettings, *, ttl: float, fetch: Fetch) -> None:
+    def __init__(
+        self, url: str, settings: ClientSettings, *, ttl: float, fetch: Fetch, grpc_obstacle: str = ""
+    ) -> None:
         self._urls = card_urls(url)
+        self._grpc_obstacle = grpc_obstacle  # why gRPC cannot be used, if it cannot
         self._settings = settings
         self._ttl = ttl
         self._fetch = fetch
@@ -76,7 +81,7 @@ class Discovery:
         """Return the interface to call. It is chosen again whenever the card changes."""
         card = await self.card()
         if self._interface is None:
-            self._interface = choose_interface(card, self._settings, self.trusted)
+            self._interface = choose_interface(card, self._settings, self.trusted, self._grpc_obstacle)
         return self._interface
 
     def use_extended_card(self, extended: AgentCard) -> None:
@@ -176,13 +181,24 @@ def _max_age(headers: Mapping[str, str]) -> float:
 # ---- choice of the interface ----------------------------------------------------------------------------------------
 # Invariant: the client uses the first interface, in the card's order, that it supports (1.0 §8.3.2) and may call.
 
-BINDINGS: Final[dict[str, Binding]] = {"JSONRPC": prepare_jsonrpc, "HTTP+JSON": prepare_rest}
+GRPC: Final = "GRPC"
+
+
+def _prepare_grpc(interface: ChosenInterface, operation: Operation, request: Value) -> Exchange:
+    from apcore_a2a.client.grpc import prepare_grpc  # loads the tables of message types, which only gRPC needs
+
+    return prepare_grpc(interface, operation, request)
+
+
+BINDINGS: Final[dict[str, Binding]] = {"JSONRPC": prepare_jsonrpc, "HTTP+JSON": prepare_rest, GRPC: _prepare_grpc}
 # 0.2 differs from 0.3 only in the card. An interface of a 1.0 card without a version is a 1.0 interface.
 SUPPORTED: Final[dict[str, Dialect]] = {**DIALECTS, "0.2": DIALECTS["0.3"], "": DIALECTS["1.0"]}
 
 
-def choose_interface(card: AgentCard, settings: ClientSettings, trusted: TrustedOrigins) -> ChosenInterface:
-    """Return the interface to use.
+def choose_interface(
+    card: AgentCard, settings: ClientSettings, trusted: TrustedOrigins, grpc_obstacle: str = ""
+) -> ChosenInterface:
+    """Return the interface to use. An interface of gRPC is passed over if there is an obstacle to using it.
 
     Raises:
         ExtensionSupportRequiredError: the agent requires an extension that the caller did not declare.
@@ -195,12 +211,16 @@ def choose_interface(card: AgentCard, settings: ClientSettings, trusted: Trusted
             raise ExtensionSupportRequiredError(clean_line(extension.uri, MAX_TEXT))
     elsewhere: list[AgentInterface] = []
     for interface, dialect in _find_supported(card, settings):
+        if interface.protocol_binding == GRPC:
+            if grpc_obstacle:
+                continue
+            interface = replace(interface, url=trusted.complete(interface.url))
         if interface.url in trusted:
             return ChosenInterface(interface.url, interface.protocol_binding, dialect, interface.tenant, extensions)
         elsewhere.append(interface)
     if elsewhere:
         raise A2ADiscoveryError(_name_origins(elsewhere))
-    raise A2ADiscoveryError(_compare_offer(card, settings))
+    raise A2ADiscoveryError(_compare_offer(card, settings, grpc_obstacle))
 
 
 def _find_supported(card: AgentCard, settings: ClientSettings) -> Iterator[tuple[AgentInterface, Dialect]]:
@@ -231,8 +251,14 @@ def _show_origin(url: str) -> str:
         return repr(clean_line(url, MAX_TEXT))
 
 
-def _compare_offer(card: AgentCard, settings: ClientSettings) -> str:
+def _compare_offer(card: AgentCard, settings: ClientSettings, grpc_obstacle: str) -> str:
     offers = ", ".join(f"{item.protocol_binding} {item.protocol_version}" for item in card.supported_interfaces)
     shown = clean_line(offers, MAX_TEXT) or "no interface"
-    wanted = f"{settings.binding or 'JSONRPC or HTTP+JSON'}, A2A {settings.version or '1.0 or 0.3'}"
-    return f"The agent offers {shown}, but this client is set to {wanted}"
+    usable = "JSONRPC, HTTP+JSON or GRPC"
+    hint = ""
+    if grpc_obstacle:
+        usable = "JSONRPC or HTTP+JSON"
+        if any(item.protocol_binding == GRPC for item in card.supported_interfaces):
+            hint = f". {grpc_obstacle}"
+    wanted = f"{settings.binding or usable}, A2A {settings.version or '1.0 or 0.3'}"
+    return f"The agent offers {shown}, but this client is set to {wanted}{hint}"

@@ -113,13 +113,13 @@ async def repeat(retry: Retry, operation: Operation, once: Callable[[], Awaitabl
 # ---- options --------------------------------------------------------------------------------------------------------
 # The options of a client and of a single call. An unknown name is a TypeError.
 
-BindingName = Literal["JSONRPC", "HTTP+JSON"]
+BindingName = Literal["JSONRPC", "HTTP+JSON", "GRPC"]
 Version = Literal["1.0", "0.3"]
 SignaturePolicy = Literal["require", "if-present", "allow-rewritten", "off"]
 AuthLike = str | TokenProvider | Auth
 
 # For checks at run time: type checkers use the Literals above.
-BINDING_NAMES: Final = ("JSONRPC", "HTTP+JSON")
+BINDING_NAMES: Final = ("JSONRPC", "HTTP+JSON", "GRPC")
 POLICIES: Final = ("require", "if-present", "allow-rewritten", "off")
 
 
@@ -194,7 +194,7 @@ class ClientOptions(TypedDict, total=False):
     """The options of a client besides its address, credentials and timeouts."""
 
     binding: BindingName | None
-    """Use only this binding. By default the card's order decides."""
+    """Use only this binding. By default the card's order decides. "GRPC" needs the extra `grpc`."""
     version: Version | None
     """Use only this protocol version. By default the card's order decides."""
     allow_origins: Iterable[str]

@@ -42,7 +42,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from apcore_a2a.client.channel import Channel, EventWithId, with_idempotency_key
+from apcore_a2a.client.bindings import EventWithId
+from apcore_a2a.client.channel import Channel, with_idempotency_key
 from apcore_a2a.client.options import ResolvedOptions
 from apcore_a2a.client.transport import CONNECT_TIMEOUT
 from apcore_a2a.errors import (

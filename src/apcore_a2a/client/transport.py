@@ -30,6 +30,8 @@ class HttpRequest(Struct, frozen=True):
     url: str
     headers: dict[str, str]
     body: bytes = b""
+    needs_trailers: bool = False
+    """Whether its response has trailers, which only HTTP/2 transports carry. Requests of gRPC need them."""
 
 
 def with_headers(request: HttpRequest, headers: Mapping[str, str]) -> HttpRequest:
@@ -46,6 +48,7 @@ class HttpResponse(Struct, frozen=True):
     status: int
     headers: Mapping[str, str]
     body: bytes = b""
+    trailers: Mapping[str, str] = {}
 
     @property
     def is_redirect(self) -> bool:
@@ -58,12 +61,15 @@ class HttpStream(Struct, frozen=True):
     status: int
     headers: Mapping[str, str]
     chunks: AsyncIterator[bytes]
+    trailers: Mapping[str, str] = {}
+    """Headers after the body. They are complete when the chunks have ended."""
 
 
 class Transport(Protocol):
     """The operations of an HTTP library that the client needs.
 
-    Both methods raise `A2AConnectionError`. Its `sent` is false only if the request was certainly not sent.
+    Both methods raise `A2AConnectionError`. Its `sent` is false only if the request was certainly not sent. A transport
+    that carries trailers has an attribute `has_trailers`, which is true. Only such a transport can be used for gRPC.
     """
 
     async def request(self, request: HttpRequest, limit: int) -> HttpResponse:

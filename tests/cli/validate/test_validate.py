@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from apcore_a2a.cli.validate.card_checks import check_card
-from tests.cli.conftest import Ran, Terminal, scripted
+from tests.cli.conftest import Ran, Terminal, elsewhere, scripted
 from tests.client.scripted import CARD, Request, Writer, card, respond
+from tests.client.scripted_http2 import serving_frames
+from tests.client.test_grpc import refusing, status
 
 HEADERS = {"etag": '"1"', "cache-control": "max-age=60"}
 URL = "https://agent.example"
@@ -40,6 +42,7 @@ def test_our_own_agent_passes_every_rule(terminal: Terminal, url: str) -> None:
     assert {
         *("card.fields", "card.caching", "jsonrpc:errors.version", "http+json:errors.unknown-task"),
         *("jsonrpc:stream.first-event", "http+json:stream.last-event", "jsonrpc:cancel.ended-task"),
+        *("grpc:errors.version", "grpc:binding.errors", "grpc:stream.media-type", "grpc:subscribe.ended-task"),
     } <= ids
 
 
@@ -181,6 +184,28 @@ def test_an_agent_that_always_returns_the_wrong_error_fails_every_rule(terminal:
         "jsonrpc:binding.unknown-method": "9.5",
         "jsonrpc:list.fields": "3.1.4",
         "jsonrpc:send.answer": "3.1.1",
+    }
+
+
+def test_an_agent_that_always_answers_the_wrong_status_over_grpc_fails_its_rules(terminal: Terminal) -> None:
+    with elsewhere(serving_frames(refusing(status(13, "whatever")))) as calls, scripted() as server:
+        offer = {"url": calls.target, "protocolBinding": "GRPC", "protocolVersion": "1.0"}
+        server.on(CARD, respond(card(server.url, capabilities={}, supportedInterfaces=[offer])))
+        distrusted = terminal("validate", server.url, "--json")
+        ran = terminal("validate", server.url, "--allow-origin", f"http://{calls.target}", "--json")
+
+    skipped = [check for check in distrusted.json["checks"] if check["id"] == "card.speaks"]
+    assert ["another origin" in check["message"] for check in skipped] == [True]
+    assert ran.code == 1
+    assert broken(ran) == {
+        "grpc:errors.unknown-task": "3.1.3",
+        "grpc:errors.cancel-unknown-task": "3.1.5",
+        "grpc:errors.version": "3.6.2",
+        "grpc:errors.no-parts": "3.3.2",
+        "grpc:capabilities.push": "3.3.4",
+        "grpc:capabilities.extended-card": "3.3.4",
+        "grpc:binding.errors": "10.6",
+        "grpc:list.fields": "3.1.4",
     }
 
 

@@ -1,13 +1,17 @@
-// A server of @a2a-js/sdk: JSON-RPC at /rpc and REST at /rest, each with both versions. Its card is signed, and the public
-// key is at /jwks.json. Runs in the directory where the packages are installed, and prints its port.
+// A server of @a2a-js/sdk: JSON-RPC at /rpc and REST at /rest, each with both versions, and gRPC at a port of its own. Its
+// card is signed, and the public key is at /jwks.json. Runs in the directory where the packages are installed, and prints
+// its ports.
 const { generateKeyPairSync, randomUUID } = require("node:crypto");
 const load = require("node:module").createRequire(process.cwd() + "/");
 const express = load("express");
+const grpc = load("@grpc/grpc-js");
 const { AgentCard, generateAgentCardSignature, Message, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent } =
   load("@a2a-js/sdk");
 const { AgentEvent, DefaultRequestHandler, InMemoryPushNotificationStore, InMemoryTaskStore } =
   load("@a2a-js/sdk/server");
 const { agentCardHandler, jsonRpcHandler, restHandler, UserBuilder } = load("@a2a-js/sdk/server/express");
+const { A2AService, grpcService, UserBuilder: GrpcUserBuilder } = load("@a2a-js/sdk/server/grpc");
+const old = load("@a2a-js/sdk/compat/v0_3/server/grpc");
 
 const hanging = new Map();
 
@@ -50,19 +54,21 @@ const agent = {
   },
 };
 
-function card(url, name) {
+function card(url, target, name) {
   const offers = [
-    ["/rpc", "JSONRPC", "1.0"],
-    ["/rest", "HTTP+JSON", "1.0"],
-    ["/rpc", "JSONRPC", "0.3"],
-    ["/rest", "HTTP+JSON", "0.3"],
+    [url + "/rpc", "JSONRPC", "1.0"],
+    [url + "/rest", "HTTP+JSON", "1.0"],
+    [target, "GRPC", "1.0"],
+    [url + "/rpc", "JSONRPC", "0.3"],
+    [url + "/rest", "HTTP+JSON", "0.3"],
+    [target, "GRPC", "0.3"],
   ];
   return AgentCard.fromJSON({
     name,
     description: "does as it is told",
     version: "1",
-    supportedInterfaces: offers.map(([path, protocolBinding, protocolVersion]) => ({
-      url: url + path,
+    supportedInterfaces: offers.map(([address, protocolBinding, protocolVersion]) => ({
+      url: address,
       protocolBinding,
       protocolVersion,
     })),
@@ -74,18 +80,23 @@ function card(url, name) {
 }
 
 const app = express();
+const calls = new grpc.Server();
 const server = app.listen(0, "127.0.0.1", () => {
-  const { port } = server.address();
+  calls.bindAsync("127.0.0.1:0", grpc.ServerCredentials.createInsecure(), (_, port) => start(server.address().port, port));
+});
+
+function start(port, grpcPort) {
+  const target = `127.0.0.1:${grpcPort}`;
   const url = `http://127.0.0.1:${port}`;
   const { privateKey, publicKey } = generateKeyPairSync("ec", { namedCurve: "P-256" });
   const requestHandler = new DefaultRequestHandler(
-    card(url, "js"),
+    card(url, target, "js"),
     new InMemoryTaskStore(),
     agent,
     undefined,
     new InMemoryPushNotificationStore(),
     undefined,
-    card(url, "js, extended"),
+    card(url, target, "js, extended"),
     generateAgentCardSignature(privateKey, { alg: "ES256", kid: "js", typ: "JOSE" }),
   );
   const parts = { requestHandler, userBuilder: UserBuilder.noAuthentication, legacyCompat: { enabled: true } };
@@ -93,5 +104,8 @@ const server = app.listen(0, "127.0.0.1", () => {
   app.use("/.well-known/agent-card.json", agentCardHandler({ agentCardProvider: requestHandler }));
   app.use("/rpc", jsonRpcHandler(parts));
   app.use("/rest", restHandler(parts));
-  console.log(port);
-});
+  const callParts = { requestHandler, userBuilder: GrpcUserBuilder.noAuthentication };
+  calls.addService(A2AService, grpcService(callParts));
+  calls.addService(old.LegacyA2AService, old.legacyGrpcService(callParts));
+  console.log(port, grpcPort);
+}

@@ -1,4 +1,4 @@
-"""A server of a2a-sdk 1.x: JSON-RPC at the root, REST under /rest, both in the card."""
+"""A server of a2a-sdk 1.x: JSON-RPC at the root, REST under /rest, gRPC at a port of its own, all in the card."""
 
 import asyncio
 import socket
@@ -7,11 +7,13 @@ import uvicorn
 from a2a.helpers import new_task_from_user_message, new_text_part
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
-from a2a.server.request_handlers import DefaultRequestHandler
+from a2a.server.request_handlers import DefaultRequestHandler, GrpcHandler
 from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes, create_rest_routes
 from a2a.server.tasks import InMemoryPushNotificationConfigStore, InMemoryTaskStore, TaskUpdater
 from a2a.types import a2a_pb2 as pb
+from a2a.types import a2a_pb2_grpc
 from google.protobuf.json_format import ParseDict
+from grpc import aio
 from starlette.applications import Starlette
 
 
@@ -46,8 +48,10 @@ class Agent(AgentExecutor):
         await TaskUpdater(event_queue, context.task_id, context.context_id).cancel()
 
 
-def card(url: str, *, name: str) -> pb.AgentCard:
+def card(url: str, target: str = "", *, name: str) -> pb.AgentCard:
     interfaces = [(url + "/", "JSONRPC"), (url + "/rest", "HTTP+JSON")]
+    if target:
+        interfaces.append((target, "GRPC"))
     return ParseDict(
         {
             "name": name,
@@ -66,25 +70,30 @@ def card(url: str, *, name: str) -> pb.AgentCard:
     )
 
 
-def main() -> None:
+async def main() -> None:
     sock = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{sock.getsockname()[1]}"
-    public = card(url, name="sdk1")
+    grpc = aio.server()
+    target = f"127.0.0.1:{grpc.add_insecure_port('127.0.0.1:0')}"
+    public = card(url, target, name="sdk1")
     handler = DefaultRequestHandler(
         Agent(),
         InMemoryTaskStore(),
         public,
         push_config_store=InMemoryPushNotificationConfigStore(),
-        extended_agent_card=card(url, name="sdk1, extended"),
+        extended_agent_card=card(url, target, name="sdk1, extended"),
     )
     routes = [
         *create_agent_card_routes(public),
         *create_jsonrpc_routes(handler, "/"),
         *create_rest_routes(handler, path_prefix="/rest"),
     ]
-    print(sock.getsockname()[1], flush=True)
-    uvicorn.Server(uvicorn.Config(Starlette(routes=routes), log_level="error")).run([sock])
+    a2a_pb2_grpc.add_A2AServiceServicer_to_server(GrpcHandler(handler), grpc)  # type: ignore[no-untyped-call]  # generated
+    await grpc.start()
+    print(sock.getsockname()[1], target.partition(":")[2], flush=True)
+    await uvicorn.Server(uvicorn.Config(Starlette(routes=routes), log_level="error")).serve([sock])
+    await grpc.stop(None)
 
 
 if __name__ == "__main__":
-    main()
+    asyncio.run(main())

@@ -5,10 +5,26 @@ const load = require("node:module").createRequire(process.cwd() + "/");
 const sdk = load("@a2a-js/sdk");
 const client = load("@a2a-js/sdk/client");
 const errors = load("@a2a-js/sdk/errors");
+const grpc = load("@grpc/grpc-js");
 
 const streams = new Map();
 
+function withMetadata(headers) {
+  const credentials = grpc.credentials.createFromMetadataGenerator((_, done) => {
+    const metadata = new grpc.Metadata();
+    for (const [name, value] of Object.entries(headers)) metadata.set(name, value);
+    done(null, metadata);
+  });
+  return { credentials };
+}
+
 async function connect({ url, binding, headers }) {
+  if (binding === "GRPC") {
+    const { GrpcTransportFactory } = load("@a2a-js/sdk/client/grpc");
+    const options = { grpcChannelCredentials: grpc.credentials.createInsecure(), grpcCallOptions: withMetadata(headers) };
+    const factory = new client.ClientFactory({ transports: [new GrpcTransportFactory(options)] });
+    return factory.createFromUrl(url);
+  }
   const authentication = { headers: async () => headers, shouldRetryWithHeaders: async () => undefined };
   const fetchImpl = client.createAuthenticatingFetchWithRetry(fetch, authentication);
   const Factory = binding === "JSONRPC" ? client.JsonRpcTransportFactory : client.RestTransportFactory;
@@ -100,9 +116,9 @@ async function answer(ask) {
   try {
     return { ok: await deeds[ask.do](ask) };
   } catch (error) {
-    const name = error.constructor.name;
-    const known = name.startsWith("JsonRpc") || name.startsWith("Rest") || name in errors;
-    return known ? { error: name.replace(/^JsonRpc|^Rest/, "") } : { failed: error.stack };
+    const name = error.constructor.name.replace(/^JsonRpc|^Rest|^Grpc/, "").replace(/Impl$/, "");
+    const known = name in errors || error instanceof errors.A2AError;
+    return known ? { error: name } : { failed: error.stack };
   }
 }
 

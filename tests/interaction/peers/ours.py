@@ -1,9 +1,10 @@
 """Our own client."""
 
 from collections.abc import AsyncGenerator, Awaitable
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from apcore_a2a.client import A2AClient
+from apcore_a2a.client.options import BindingName, Version
 from apcore_a2a.errors import A2AError
 from apcore_a2a.protocol.model import ArtifactUpdate, Event, Message, SendConfiguration, StatusUpdate, Task
 from tests.fakes import PATIENCE
@@ -54,10 +55,9 @@ class OurStream:
 
 class Ours:
     def __init__(
-        self, url: str, binding: str, headers: dict[str, str] | None = None, *, version: Literal["1.0", "0.3"]
+        self, url: str, binding: BindingName, headers: dict[str, str] | None = None, *, version: Version
     ) -> None:
-        name: Literal["JSONRPC", "HTTP+JSON"] = "JSONRPC" if binding == "JSONRPC" else "HTTP+JSON"
-        self._client = A2AClient(url, binding=name, version=version, timeout=PATIENCE)
+        self._client = A2AClient(url, binding=binding, version=version, timeout=PATIENCE)
         self._headers = headers or {}
 
     async def send(self, text: str, *, task_id: str = "", context_id: str = "", wait: bool = True) -> Words:

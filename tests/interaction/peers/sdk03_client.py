@@ -12,6 +12,7 @@ import httpx
 from a2a import types as t
 from a2a.client import ClientConfig, ClientFactory
 from a2a.client.errors import A2AClientHTTPError, A2AClientJSONRPCError
+from grpc import aio
 
 NAMES = {
     -32001: "TaskNotFoundError",
@@ -61,6 +62,7 @@ class Worker:
             httpx_client=self.http,
             supported_transports=[ask["binding"]],
             use_client_preference=True,
+            grpc_channel_factory=lambda url: aio.insecure_channel(url.removeprefix("http://")),
             **({"streaming": False} | options),
         )
         return await ClientFactory.connect(ask["url"], config)
@@ -150,6 +152,8 @@ class Worker:
             return {"error": NAMES.get(error.error.code, str(error.error.code))}
         except A2AClientHTTPError as error:
             return {"error": f"HTTP {error.status_code}"}
+        except aio.AioRpcError as error:
+            return {"error": f"gRPC Error {error.code().name}"}
         except Exception:  # the failure of one test: the process serves the others, too
             return {"failed": traceback.format_exc()}
 

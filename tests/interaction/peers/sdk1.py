@@ -5,11 +5,12 @@ from typing import TypeVar
 from uuid import uuid4
 
 import httpx
-from a2a.client import Client, ClientConfig, create_client
+from a2a.client import Client, ClientCallContext, ClientConfig, create_client
 from a2a.client.errors import A2AClientError
 from a2a.types import a2a_pb2 as pb
 from a2a.utils.errors import A2AError
 from google.protobuf.json_format import MessageToDict, ParseDict
+from grpc import aio
 
 from tests.fakes import PATIENCE
 from tests.interaction.peers import PeerError, Words
@@ -47,7 +48,7 @@ async def _answer_of(call: Awaitable[T]) -> T:
     try:
         return await call
     except (A2AError, A2AClientError) as error:
-        raise PeerError(type(error).__name__) from error
+        raise PeerError(f"{type(error).__name__}: {error}") from error  # over gRPC as 0.3 the text has the status
 
 
 class Sdk1Stream:
@@ -70,6 +71,8 @@ class Sdk1:
     def __init__(self, url: str, binding: str, headers: dict[str, str] | None = None) -> None:
         self._url, self._binding = url, binding
         self._http = httpx.AsyncClient(timeout=PATIENCE, headers=headers)
+        self._context = ClientCallContext(service_parameters=headers)  # over gRPC: its metadata
+        self._channels: list[aio.Channel] = []
 
     async def _client(self, *, streaming: bool = False, polling: bool = False) -> Client:
         config = ClientConfig(
@@ -77,8 +80,14 @@ class Sdk1:
             polling=polling,
             httpx_client=self._http,
             supported_protocol_bindings=[self._binding],
+            grpc_channel_factory=self._open_channel,
         )
         return await create_client(self._url, config)
+
+    def _open_channel(self, url: str) -> aio.Channel:
+        channel = aio.insecure_channel(url.removeprefix("http://"))
+        self._channels.append(channel)
+        return channel
 
     def _request(self, text: str, task_id: str = "", context_id: str = "") -> pb.SendMessageRequest:
         message = pb.Message(
@@ -92,7 +101,7 @@ class Sdk1:
 
     async def send(self, text: str, *, task_id: str = "", context_id: str = "", wait: bool = True) -> Words:
         client = await self._client(polling=not wait)
-        stream = Sdk1Stream(client.send_message(self._request(text, task_id, context_id)))  # type: ignore[arg-type]  # it is
+        stream = Sdk1Stream(client.send_message(self._request(text, task_id, context_id), context=self._context))  # type: ignore[arg-type]  # it is
         return await stream.next()
 
     async def send_data(self, skill: str, data: Words) -> list[Words]:
@@ -136,7 +145,9 @@ class Sdk1:
 
     async def extended_card(self) -> Words:
         client = await self._client()
-        return MessageToDict(await _answer_of(client.get_extended_agent_card(pb.GetExtendedAgentCardRequest())))
+        return MessageToDict(
+            await _answer_of(client.get_extended_agent_card(pb.GetExtendedAgentCardRequest(), context=self._context))
+        )
 
     async def set_webhook(self, task_id: str, url: str) -> Words:
         client = await self._client()
@@ -161,3 +172,5 @@ class Sdk1:
 
     async def close(self) -> None:
         await self._http.aclose()
+        for channel in self._channels:
+            await channel.close()

@@ -20,16 +20,18 @@ from apcore_a2a.cli.skills import complete_skill
 from apcore_a2a.cli.validate.card_checks import Finding, Result, Rule, check_card, check_signature
 from apcore_a2a.cli.validate.probes import ProbeMessage, converse, probe
 from apcore_a2a.client import A2AClient
+from apcore_a2a.client.channel import find_grpc_obstacle
+from apcore_a2a.client.discovery import GRPC
 from apcore_a2a.client.options import BINDING_NAMES, BindingName
-from apcore_a2a.errors import A2ADiscoveryError, A2AError, UnauthenticatedError
+from apcore_a2a.errors import A2ADiscoveryError, A2AError, UnauthenticatedError, list_names
 from apcore_a2a.protocol.card import AgentCard
 
 LABELS: Final[dict[Result, str]] = {"pass": "Pass", "fail": "Fail", "warn": "Warn", "skip": "Skip"}
 TIME_LIMIT: Final = 60.0  # seconds, for about twenty calls over each binding
-# A call may take a sixth of the time limit and a message a quarter, so that one that hangs leaves time for the others.
-# The agent processes the message four times: twice over each binding.
-CALLS: Final = 6
-MESSAGES: Final = 4
+# A call may take an eighth of the time limit and a message a sixth, so that one that hangs leaves time for the others.
+# The agent processes the message six times: twice over each binding.
+CALLS: Final = 8
+MESSAGES: Final = 6
 HAS_CARD: Final = Rule("card.found", "8.2", "The agent has a card")
 TESTABLE: Final = Rule("card.speaks", "5.2", "The agent can be tested")
 ANSWERS: Final = Rule("agent.answers", "3.1", "The agent answers each call in time")
@@ -123,7 +125,21 @@ async def _check(common: CommonOptions, selection: Selection, report: Validation
         # prefers.
         of_1_0 = replace(common, version="1.0")
         async with open_recorded_client(of_1_0, binding, timeout=limit / CALLS) as (client, recorder):
+            if binding == GRPC:
+                obstacle = await _find_obstacle(client)
+                if obstacle:
+                    report.found.append(TESTABLE.skip(f"over gRPC: {obstacle}"))
+                    continue
             await _check_behaviour(client, recorder, selection, report, limit / MESSAGES)
+
+
+async def _find_obstacle(client: A2AClient) -> str:
+    """Return why the interface cannot be called. Most servers have gRPC at another port, which is not trusted."""
+    try:
+        await client.interface
+    except A2ADiscoveryError as error:
+        return str(error)
+    return ""
 
 
 async def _check_card(common: CommonOptions, report: ValidationReport, timeout: float) -> list[BindingName]:
@@ -145,8 +161,12 @@ async def _check_card(common: CommonOptions, report: ValidationReport, timeout: 
         return []
     bindings = _bindings_to_try(common, card)
     if bindings is None:
-        report.found.append(TESTABLE.skip("the card offers no JSONRPC or HTTP+JSON interface of A2A 1.0"))
+        report.found.append(TESTABLE.skip(f"the card offers no interface of A2A 1.0 with {list_names(BINDING_NAMES)}"))
         return []
+    obstacle = find_grpc_obstacle(None)
+    if GRPC in bindings and obstacle:
+        report.found.append(TESTABLE.skip(f"over gRPC: {obstacle}"))
+        bindings.remove(GRPC)
     return bindings
 
 
@@ -174,7 +194,7 @@ async def _check_behaviour(
         for check in checks:
             async with aclosing(check) as findings:
                 async for finding in findings:
-                    # An agent may follow a rule over one binding and break it over the other.
+                    # An agent may follow a rule over one binding and break it over another.
                     report.found.append(replace(finding, id=f"{binding}:{finding.id}"))
     except UnauthenticatedError:
         raise  # it applies to every binding, and the error says what to pass

@@ -29,6 +29,8 @@ from apcore_a2a.errors import (
 )
 from apcore_a2a.ids_and_time import new_id
 from apcore_a2a.protocol.card import AgentCapabilities
+from apcore_a2a.protocol.grpc import CODES, ReceivedStatus, read_status
+from apcore_a2a.protocol.grpc import MEDIA_TYPE as MEDIA_TYPE_OF_GRPC
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
 from apcore_a2a.protocol.model import Event, Message, Role, StatusUpdate, Task
 
@@ -108,9 +110,7 @@ async def probe(client: A2AClient, recorder: RecordingTransport) -> AsyncGenerat
             continue
         for finding in expected.rule.judge(await _expect_error(expected.attempt(client), expected.error)):
             yield finding
-    check = _check_rest
-    if (await client.interface).protocol_binding == "JSONRPC":
-        check = _check_jsonrpc
+    check = CHECKS[(await client.interface).protocol_binding]
     for finding in await check(client, recorder):
         yield finding
     for finding in LIST.judge(await _check_list(client, recorder)):
@@ -135,6 +135,8 @@ async def _check_list(client: A2AClient, recorder: RecordingTransport) -> list[s
         await client.list_tasks(page_size=1)
     except A2AError as error:
         return [f"{type(error).__name__}: {error}"]
+    if recorder.last_request.needs_trailers:
+        return []  # protocol buffers omit default values, so no field can be missing
     # The client fills in missing fields, so the recorded JSON is checked.
     page = _result(recorder.last_json()) or {}
     problems = []
@@ -168,6 +170,9 @@ class BrokenRequest(NamedTuple):
 
 
 MEDIA_TYPE: Final = Rule("binding.media-type", "9.1", "JSON-RPC answers are application/json")
+GRPC_MEDIA: Final = MEDIA_TYPE_OF_GRPC.decode()
+GRPC_MEDIA_TYPE: Final = Rule("binding.media-type", "10.1", "gRPC answers are application/grpc")
+GRPC_ERRORS: Final = Rule("binding.errors", "10.6", "gRPC errors are a status with a google.rpc.ErrorInfo")
 REST_ERRORS: Final = Rule("binding.errors", "11.6", "REST errors are a google.rpc.Status with an ErrorInfo")
 BROKEN_REQUESTS: Final = (
     BrokenRequest(
@@ -236,6 +241,33 @@ async def _check_rest(client: A2AClient, recorder: RecordingTransport) -> list[F
     return REST_ERRORS.judge(problems)
 
 
+async def _check_grpc(client: A2AClient, recorder: RecordingTransport) -> list[Finding]:
+    await _expect_error(client.get_task(new_id()), TaskNotFoundError)
+    problems = []
+    media_type = _last_media_type(recorder)
+    if not media_type.startswith(GRPC_MEDIA):
+        problems.append(f"content-type is {media_type[:MAX_QUOTED] or 'missing'}")
+    findings = GRPC_MEDIA_TYPE.judge(problems)
+    problems = []
+    status = _last_status(recorder)
+    if status is None:
+        problems.append("the answer has no grpc-status")
+    else:
+        if status.code != CODES["NOT_FOUND"]:
+            problems.append(f"the status is {status.code}, not {CODES['NOT_FOUND']} (NOT_FOUND)")
+        if not _has_error_info(status.details):
+            problems.append("grpc-status-details-bin has no google.rpc.ErrorInfo with a reason")
+    return findings + GRPC_ERRORS.judge(problems)
+
+
+def _last_status(recorder: RecordingTransport) -> ReceivedStatus | None:
+    response = recorder.last_response
+    return read_status(response.trailers or response.headers)
+
+
+CHECKS: Final = {"JSONRPC": _check_jsonrpc, "HTTP+JSON": _check_rest, "GRPC": _check_grpc}
+
+
 def _has_error_info(details: list[Any]) -> bool:
     # Several errors share a status, and only the reason distinguishes them (A2A 1.0 §11.6).
     for detail in details:
@@ -256,7 +288,7 @@ GET: Final = Rule("get.same-task", "3.1.3", "GetTask answers with the task that 
 CANCEL: Final = Rule("cancel.ended-task", "3.1.5", "A task that has ended answers TaskNotCancelableError")
 FIRST: Final = Rule("stream.first-event", "3.1.2", "A stream begins with a task, or is one message")
 LAST: Final = Rule("stream.last-event", "3.1.2", "A stream ends with a task at rest")
-SSE: Final = Rule("stream.media-type", "9.4.2", "A stream is text/event-stream")
+SSE: Final = Rule("stream.media-type", "9.4.2", "A stream is text/event-stream, and over gRPC application/grpc")
 SUBSCRIBE: Final = Rule("subscribe.ended-task", "3.1.6", "A task that has ended answers UnsupportedOperationError")
 
 
@@ -368,7 +400,10 @@ async def _read_stream(client: A2AClient, given: ProbeMessage, seen: Streamed) -
 
 def _check_media_type(recorder: RecordingTransport) -> Iterator[str]:
     media_type = _last_media_type(recorder)
-    if media_type != "text/event-stream":
+    if recorder.last_request.needs_trailers:
+        if not media_type.startswith(GRPC_MEDIA):
+            yield f"it is {media_type[:MAX_QUOTED]}, not {GRPC_MEDIA}"
+    elif media_type != "text/event-stream":
         yield f"it is {media_type[:MAX_QUOTED]}"
 
 

@@ -7,9 +7,10 @@ import pytest
 from msgspec.structs import replace
 
 from apcore_a2a.engine.engine import Engine
+from apcore_a2a.engine.stored_run import QueuedMessage, decode_stored_run, encode_stored_run
 from apcore_a2a.errors import OverloadedError, StoreUnavailableError
 from apcore_a2a.protocol.model import TaskState
-from tests.engine.driving import User, chunks_of, serving, settle, soon, text_of, until
+from tests.engine.driving import ALICE, User, chunks_of, request, serving, settle, soon, text_of, until
 from tests.engine.shared_disk import MANUAL, NO_PAUSES, SharedDisk
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk, status
 
@@ -90,6 +91,18 @@ async def test_no_sender_waits_forever_for_a_task_of_another_replica(disk: Share
             await User(engine).send("next", task_id=task.id)
 
 
+async def test_a_sender_waits_on_for_a_task_that_another_replica_still_writes(disk: SharedDisk) -> None:
+    options: dict[str, Any] = {"execution_timeout": None, "replica": replace(MANUAL, answer=0, longest_silence=0.5)}
+    disk.replicas.seconds = 0
+    async with serving(ScriptedAgent(), disk, **options) as engine:
+        task = disk.put("theirs", "other")
+        sending = asyncio.create_task(User(engine).send("next", task_id=task.id))
+        await settle()
+        await disk.replicas.wakes(disk.write(task, status(S.WORKING, "halfway")))
+        with pytest.raises(StoreUnavailableError, match="reports nothing"):
+            await soon(sending)
+
+
 async def test_a_copy_of_a_message_that_another_replica_runs_is_answered_with_its_result(disk: SharedDisk) -> None:
     async with serving(ScriptedAgent(), disk, replica=MANUAL) as engine:
         alice = User(engine)
@@ -101,5 +114,45 @@ async def test_a_copy_of_a_message_that_another_replica_runs_is_answered_with_it
         await settle()
         await disk.replicas.wakes(disk.write(task, status(S.WORKING, "halfway")))
         assert not sending.done()
+        await disk.replicas.wakes(disk.write(task, ASKS))
+        assert text_of(await soon(sending)) == "What next?"
+
+
+async def test_a_copy_of_a_message_in_the_queue_of_another_replica_is_answered_with_its_result(
+    disk: SharedDisk,
+) -> None:
+    async with serving(ScriptedAgent(), disk, replica=MANUAL) as engine:
+        task = disk.put("theirs", "other")
+        row = disk.rows["theirs"]
+        waits = QueuedMessage(request("next", task_id=task.id, message_id="a"), ALICE)
+        run = decode_stored_run(row.run)
+        row.run = encode_stored_run(run, (waits,))
+        sending = asyncio.create_task(User(engine).send("next", task_id=task.id, message_id="a", key="k"))
+        await settle()
+        assert not sending.done()
+        row.run = b""
+        await disk.replicas.wakes(disk.write(task, ASKS))
+        assert text_of(await soon(sending)) == "What next?"
+
+
+async def test_a_copy_of_a_message_in_the_queue_is_answered_by_the_next_runner_if_the_lease_is_lost(
+    disk: SharedDisk,
+) -> None:
+    gate = Gate()
+    agent = ScriptedAgent({"slow": (gate, ASKS)}, retry_safe=True)
+    async with serving(agent, disk, timing=NO_PAUSES, replica=MANUAL) as engine:
+        alice = User(engine)
+        task = await alice.start("slow")
+        await gate.reached()
+        answer: dict[str, Any] = {"task_id": task.id, "message_id": "a", "key": "k"}
+        await alice.start("next", **answer)
+        sending = asyncio.create_task(alice.send("next", **answer))
+        await settle()
+        disk.claim(task.id, "other")
+        lose_lease(engine)
+        await until(lambda: engine.active_tasks == 0)
+        await settle()
+        assert not sending.done()
+        disk.rows[task.id].run = b""
         await disk.replicas.wakes(disk.write(task, ASKS))
         assert text_of(await soon(sending)) == "What next?"

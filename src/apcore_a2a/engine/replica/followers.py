@@ -8,6 +8,7 @@ difference is who appends to that log: `refresh` does, with what it reads from t
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -90,21 +91,19 @@ class Followers:
 
     # ---- waiting -----------------------------------------------------------------------------------------------------
 
-    async def wait_until(self, live: LiveTask, holds: Callable[[LiveTask], bool], seconds: float | None = None) -> bool:
+    async def wait_until(self, live: LiveTask, holds: Callable[[LiveTask], bool], seconds: float) -> bool:
         """Wait until a condition holds for a followed task, at most for this time. Return whether it holds.
 
         Raises:
             TaskNotFoundError: the task was removed meanwhile.
         """
         self._followed.setdefault(live.task.id, None)
-        try:
-            async with asyncio.timeout(seconds):
-                while not holds(live):
-                    if live.task.id not in self._followed:
-                        raise TaskNotFoundError(live.task.id)
-                    await asyncio.shield(self._next_change())  # others wait for the same future
-        except TimeoutError:
-            return holds(live)
+        deadline = time.monotonic() + seconds
+        while not holds(live):
+            if live.task.id not in self._followed:
+                raise TaskNotFoundError(live.task.id)
+            if not await self.wait_for_change(deadline - time.monotonic()):
+                return holds(live)
         return True
 
     async def follow_until(self, live: LiveTask, holds: Callable[[LiveTask], bool]) -> None:
@@ -136,13 +135,11 @@ class Followers:
         self._is_closed = True
         self.notify()
 
-    async def wait_for_change(self, seconds: float) -> None:
-        """Wait for a call of `notify`, at most for this time."""
-        try:
-            async with asyncio.timeout(seconds):
-                await asyncio.shield(self._next_change())
-        except TimeoutError:
-            return
+    async def wait_for_change(self, seconds: float) -> bool:
+        """Wait for a call of `notify`, at most for this time. Return whether it came."""
+        # `wait`, because it does not cancel the future, for which others wait as well.
+        changed, _ = await asyncio.wait({self._next_change()}, timeout=max(seconds, 0))
+        return bool(changed)
 
     def _next_change(self) -> "asyncio.Future[None]":
         if self._changed is None:

@@ -1,13 +1,17 @@
 """What an agent yields is checked, taken as it is at that moment, and poisons nothing."""
 
 import copy
+import json
+import re
 from collections.abc import AsyncGenerator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from apcore_a2a.agent import AgentEvent, Call, Remember
+from apcore_a2a.engine.agent_output import describe_exception
 from apcore_a2a.errors import A2AError, TaskNotFoundError
 from apcore_a2a.ids_and_time import utc_now
 from apcore_a2a.protocol.model import (
@@ -414,3 +418,42 @@ async def test_all_memos_of_a_run_count_as_its_output() -> None:
     async with serving(ScriptedAgent(default=steps), max_output_bytes=2_000) as engine:
         task = await User(engine).send("go")
     assert (task.status.state, text_of(task)) == (S.FAILED, "The agent's memo is over its limit of bytes")
+
+
+# ---- the description of an exception --------------------------------------------------------------------------------
+
+
+def raised(error: BaseException, cause: BaseException | None = None) -> BaseException:
+    """Return the exception with a traceback into this file."""
+    try:
+        raise error from cause
+    except BaseException as caught:
+        return caught
+
+
+def test_an_exception_is_described_with_the_line_of_the_agent_that_raised_it() -> None:
+    first, second = describe_exception(raised(ValueError("no\nsuch city"))).split("\n")
+    assert first == "ValueError: no such city"
+    assert second.startswith("tests/engine/test_agent_output.py:") and second.endswith("raise error from cause")
+
+
+def test_the_cause_of_an_exception_is_described_instead_of_the_wrapper() -> None:
+    wrapped = raised(RuntimeError("the framework failed"), raised(ValueError("no such city")))
+    assert describe_exception(wrapped).startswith("ValueError: no such city\n")
+
+
+def test_an_endless_chain_of_causes_is_described_as_well() -> None:
+    one, two = ValueError("one"), ValueError("two")
+    one.__cause__, two.__cause__ = two, one
+    assert describe_exception(one) in ("ValueError: one", "ValueError: two")
+
+
+def test_an_exception_of_a_library_is_described_with_its_last_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    try:
+        json.loads("{")
+    except ValueError as error:
+        caught = error
+    monkeypatch.chdir(tmp_path)  # no file of the traceback is below it
+    assert re.search(r"json/decoder\.py:\d+, in raw_decode: ", describe_exception(caught))

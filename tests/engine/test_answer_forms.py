@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from apcore_a2a import skill
-from apcore_a2a.agent import AgentEvent, Call
+from apcore_a2a.agent import AgentEvent, Call, Remember
 from apcore_a2a.agents.as_agent import as_agent
-from apcore_a2a.agents.content import agent_message
+from apcore_a2a.agents.content import agent_message, questions_message
 from apcore_a2a.agents.functions.agent import ask
 from apcore_a2a.engine.answer_forms import DataForm, data_form
 from apcore_a2a.protocol.lifecycle import REPEATS_ANSWER
@@ -23,8 +23,9 @@ from apcore_a2a.protocol.model import (
     TaskState,
     TaskStatus,
 )
+from apcore_a2a.protocol.questions import Question, is_repeated_in_words
 from tests.engine.driving import User, chunks_of, serving
-from tests.fakes import COMPLETED, ScriptedAgent, chunk, says
+from tests.fakes import ASKS, COMPLETED, ScriptedAgent, chunk, says
 
 S = TaskState
 
@@ -285,3 +286,31 @@ async def test_data_without_a_json_form_fails_the_task_in_every_form(data: Any) 
     async with serving(ScriptedAgent(default=(update, COMPLETED))) as engine:
         task = await User(engine).send("go", modes=TEXT)
     assert task.status.state is S.FAILED
+
+
+@pytest.mark.parametrize(("as_text", "modes", "kept"), [(True, (), True), (False, TEXT, False)], ids=["both", "text"])
+async def test_questions_are_in_words_already_and_get_no_second_text(
+    as_text: bool, modes: tuple[str, ...], kept: bool
+) -> None:
+    asked = questions_message([Question(id="seats", text="How many seats?", schema={"type": "integer"})])
+    question = StatusUpdate(status=TaskStatus(state=S.INPUT_REQUIRED, message=asked))
+    async with serving(ScriptedAgent(default=(question,)), data_as_text=as_text) as engine:
+        task = await User(engine).send("go", modes=modes)
+    assert task.status.message is not None
+    texts = [part.text for part in task.status.message.parts if isinstance(part.text, str)]
+    assert len(texts) == 1 and "How many seats?" in texts[0]
+    assert any(is_repeated_in_words(part) for part in task.status.message.parts) is kept
+
+
+async def test_a_memo_is_not_changed_for_callers_of_text() -> None:
+    agent = ScriptedAgent(default=(Remember({"a": 1}), ASKS))
+    async with serving(agent) as engine:
+        task = await User(engine).send("go", modes=TEXT)
+        await User(engine).send("more", task_id=task.id, modes=TEXT)
+    assert agent.calls[1].memo == {"a": 1}
+
+
+async def test_a_status_repeats_no_text_if_the_pieces_are_of_another_kind() -> None:
+    data = ArtifactUpdate(artifact=Artifact(artifact_id="x", parts=[Part(data=1)]))
+    _, task = await stream_of(ScriptedAgent(default=(data, COMPLETED)), "go", stream_final="status")
+    assert task.status.message is None

@@ -9,7 +9,7 @@ from msgspec import json
 from msgspec.structs import replace
 
 from apcore_a2a.agent import Admission, AgentEvent, Call, Remember
-from apcore_a2a.engine.conversation import LARGE_PIECE, MAX_PIECES, RunMemory, common_length
+from apcore_a2a.engine.conversation import LARGE_PIECE, MAX_PIECES, ConversationTurns, RunMemory, common_length
 from apcore_a2a.protocol.model import StatusUpdate, TaskState, TaskStatus
 from apcore_a2a.storage.contract import ConversationWrite, Store
 from apcore_a2a.storage.memory import InMemoryTaskStore
@@ -329,3 +329,17 @@ async def test_a_hook_for_a_canceled_task_may_change_the_memory(store: Store) ->
         task = await alice.send("ask", context_id="talk")
         assert (await alice.cancel(task)).status.state is S.CANCELED
         assert heard(await alice.send("next", context_id="talk")) == ["ask", "canceled"]
+
+
+async def test_a_run_that_ends_while_it_waits_for_the_memory_passes_it_on() -> None:
+    store = InMemoryTaskStore()
+    turns: ConversationTurns = {}
+    first, second, third = (RunMemory(store, turns, "owner", "talk") for _ in range(3))
+    await first.recall()
+    waiting = [asyncio.create_task(memory.recall()) for memory in (second, third)]
+    await settle()
+    second.release()
+    first.release()
+    assert [await soon(each) for each in waiting] == [None, None]
+    third.release()
+    assert turns == {}

@@ -254,6 +254,8 @@ def test_an_entry_is_encoded_once_by_each_encoder() -> None:
     assert calls == [BODY]
     assert item.encoded(bytes.upper) == BODY.upper()
     assert item.size == len(BODY) * 2 + len(b"{}")
+    assert item.encoded(lambda body: body) == BODY
+    assert item.size == len(BODY) * 2 + len(b"{}")  # a form that is the stored one takes no memory
 
 
 async def test_concurrent_readers_of_a_large_entry_share_the_encoding_that_a_thread_makes() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from apcore_a2a.agent import Remember
 from apcore_a2a.engine.engine import Engine
+from apcore_a2a.engine.event_log import READ_AT_ONCE
 from apcore_a2a.engine.stored_run import MAX_ATTEMPTS
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import Task, TaskState
@@ -269,3 +270,20 @@ async def test_that_a_task_waits_without_its_agent_is_stored_when_the_store_is_b
         await until(lambda: engine.live_tasks == 0)
     ((_, row),) = left[0].rows.items()
     assert (row.state, row.run) == (S.AUTH_REQUIRED, b"")
+
+
+async def test_a_rerun_keeps_an_earlier_turn_of_more_events_than_one_read_returns() -> None:
+    gate = Gate()
+    pieces = [chunk("a", append=number > 0) for number in range(READ_AT_ONCE + 50)]
+    agent = ScriptedAgent(
+        {"ask": (*pieces, ASKS), "answer": (chunk("b", artifact_id="two"), gate, COMPLETED)}, retry_safe=True
+    )
+    async with dying(agent, FakeDisk()) as (engine, left):
+        alice = User(engine)
+        asked = await alice.send("ask")
+        await alice.start("answer", task_id=asked.id)
+        await gate.reached()
+    gate.open()
+    async with serving(agent, left[0]) as engine:
+        await until(lambda: engine.live_tasks == 0)
+        assert chunks_of(await User(engine).get(asked)) == ["a" * len(pieces), "b"]

@@ -12,6 +12,7 @@ from apcore_a2a.storage.contract import Store
 from apcore_a2a.storage.memory import InMemoryTaskStore
 from tests.engine.driving import ALICE, BOB, User, serving, settle, soon, text_of, until
 from tests.engine.fake_disk import FakeDisk
+from tests.engine.shared_disk import NO_PAUSES
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk, says
 
 S = TaskState
@@ -324,3 +325,25 @@ async def test_a_repeat_whose_task_goes_as_it_is_found_has_no_task() -> None:
         with pytest.raises(TaskNotFoundError):
             await alice.send("go", key="k")
         gate.open()
+
+
+async def test_a_settled_message_stays_in_the_queue_until_its_removal_is_stored() -> None:
+    async def play(disk: FakeDisk) -> None:
+        gate = Gate()
+        agent = ScriptedAgent({"first": (gate, ASKS)}, default=(ASKS,))
+        async with serving(agent, disk, timing=NO_PAUSES) as engine:
+            alice = User(engine)
+            task = await alice.start("first")
+            await gate.reached()
+            for _ in range(2):
+                await alice.start("answer", task_id=task.id, message_id="a")
+            gate.open()
+            await until(lambda: engine.live_tasks == 0)
+        assert (disk.rows[task.id].run, len(agent.calls)) == (b"", 2)
+
+    undisturbed = FakeDisk()
+    await play(undisturbed)
+    disturbed = FakeDisk()
+    disturbed.fault = lambda number: "before" if number == undisturbed.writes else ""
+    await play(disturbed)
+    assert disturbed.writes == undisturbed.writes + 1

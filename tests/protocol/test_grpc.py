@@ -2,7 +2,7 @@
 
 import gzip
 import zlib
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from typing import Any, Final
 
 import pytest
@@ -368,3 +368,16 @@ def test_a_written_timeout_is_read_again(seconds: float) -> None:
 def test_the_health_service_speaks_the_official_messages() -> None:
     assert grpc.read_health_request(b"\x0a\x04live") == "live"
     assert (grpc.write_health(is_serving=True), grpc.write_health(is_serving=False)) == (b"\x08\x01", b"\x08\x02")
+
+
+def test_in_0_3_an_explicit_history_length_of_zero_means_the_whole_history_as_well() -> None:
+    body = pb03.GetTaskRequest(name="tasks/t").SerializeToString() + b"\x10\x00"  # field 2, which writers leave out
+    assert method_of("0.3", Operation.GET).decode_request(body) == GetTask(id="t", history_length=None)
+
+
+def test_details_of_an_unknown_type_are_left_out() -> None:
+    unknown = AnyMessage(type_url="type.googleapis.com/my.Detail", value=b"x")
+    status = status_pb2.Status(code=5, message="no", details=[unknown])
+    packed = b64encode(status.SerializeToString()).decode().rstrip("=")
+    trailers = {"grpc-status": "5", "grpc-message": "no", "grpc-status-details-bin": packed}
+    assert read_status(trailers) == (5, "no", [])

@@ -192,16 +192,10 @@ class RunMemory:
 
     async def recall(self) -> Any:  # Any: the agent's memo
         async with self._reading:
-            if self._turn is None:
-                turn = self._turns.setdefault(self._key, Turn())
-                await turn.take()
-                if self._is_over:
-                    self._give(turn)
-                    return None
-                self._turn = turn
-            if self._base is None:
-                self._base = await self._store.conversation(*self._key)
-        body = self._base.body if self._latest is None else self._latest
+            stored = await self._read_stored()
+        if stored is None:
+            return None
+        body = stored.body if self._latest is None else self._latest
         if not body:
             return None
         try:
@@ -209,6 +203,19 @@ class RunMemory:
         except ValueError:
             logger.error("memory of a conversation is damaged: it begins again", extra={"context_id": self._key[1]})
             return None
+
+    async def _read_stored(self) -> ConversationMemory | None:
+        """Return the memory as it is stored, when it is the turn of this run. None if the run has ended meanwhile."""
+        if self._turn is None:
+            turn = self._turns.setdefault(self._key, Turn())
+            await turn.take()
+            if self._is_over:
+                self._give(turn)
+                return None
+            self._turn = turn
+        if self._base is None:
+            self._base = await self._store.conversation(*self._key)
+        return self._base
 
     def remember(self, body: bytes) -> None:
         self._latest = body

@@ -147,9 +147,3 @@ class Turn:
                 place.set_result(None)
                 return
         self.is_taken = False
-
-    async def __aenter__(self) -> None:
-        await self.take()
-
-    async def __aexit__(self, *_: object) -> None:
-        self.give()

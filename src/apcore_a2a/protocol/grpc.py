@@ -208,8 +208,6 @@ def _read_v03(operation: Operation, fields: Json) -> Value:
     for name, value in fields.items():
         if name not in ("name", "parent"):
             params[camel(name)] = value
-    if params.get("historyLength") == 0:  # not optional in 0.3: 0 means everything
-        del params["historyLength"]
     resource = fields.get("name") or fields.get("parent", "")
     if operation in _WITH_NAME:
         params["id"] = _step(resource, 1)

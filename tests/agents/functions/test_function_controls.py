@@ -101,6 +101,8 @@ def test_only_a_running_function_has_controls() -> None:
         make_call().progress(0.5)
     with pytest.raises(RuntimeError, match="work only while a function agent runs"):
         make_call().ask("?")
+    with pytest.raises(RuntimeError, match="work only while a function agent runs"):
+        make_call().ask_all(SEATS)
 
 
 async def test_the_call_has_the_text_and_the_files_of_the_message() -> None:

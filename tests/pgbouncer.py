@@ -1,17 +1,20 @@
 """A PgBouncer before a PostgreSQL server of a test, on loopback: Debian's package."""
 
+import atexit
 import os
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tests.postgres_server import STARTING, UNPRIVILEGED, PostgresServer
+from tests.postgres_server import STARTING, UNPRIVILEGED, PostgresServer, shared_server
 
 PROGRAM: Final = shutil.which("pgbouncer") or "/usr/sbin/pgbouncer"
 HOW_TO_GET_IT: Final = "PgBouncer is missing: install it with apt-get install pgbouncer (Debian)"
@@ -29,18 +32,31 @@ def free_port() -> int:
     raise AssertionError("no port is free")
 
 
+@cache
+def shared_pooler(mode: str) -> "PgBouncer":
+    """Return a pooler in this mode before the server of this session of tests. The first call starts it."""
+    if IS_MISSING:
+        pytest.skip(HOW_TO_GET_IT)
+    pooler = PgBouncer(shared_server(), mode)
+    atexit.register(pooler.kill)
+    pooler.start()
+    return pooler
+
+
 class PgBouncer:
     """A pooler in one mode, which can be killed and started again at the same port."""
 
     def __init__(self, server: PostgresServer, mode: str, **settings: object) -> None:
         self._server = server
         self.port = free_port()
-        self.folder = server.folder / f"pgbouncer{self.port}"
-        self.folder.mkdir(mode=0o755)
+        self.folder = Path(tempfile.mkdtemp(prefix="pgbouncer-", dir=server.folder))
+        self.folder.chmod(0o755)
         self._account: dict[str, Any] = {}
         if os.geteuid() == 0:  # it refuses to run as root
             self._account = {"user": UNPRIVILEGED, "group": UNPRIVILEGED, "extra_groups": []}
             os.chown(self.folder, UNPRIVILEGED, UNPRIVILEGED)
+        users = self.folder / "users"
+        users.write_text('"postgres" ""\n')
         lines = [
             "[databases]",
             f"* = host={server.folder} port=5432",
@@ -48,7 +64,8 @@ class PgBouncer:
             "listen_addr = 127.0.0.1",
             f"listen_port = {self.port}",
             "unix_socket_dir =",
-            "auth_type = any",
+            "auth_type = trust",
+            f"auth_file = {users}",
             f"pool_mode = {mode}",
             "max_client_conn = 200",
             "default_pool_size = 40",

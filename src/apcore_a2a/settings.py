@@ -24,7 +24,7 @@ from apcore_a2a.http.traffic import MAX_BODY, MIB, TrustedProxies
 from apcore_a2a.protocol.card import AgentExtension, CardInterfaces, CardMode
 from apcore_a2a.protocol.decoding import MAX_VALUES
 from apcore_a2a.protocol.lifecycle import StreamFinal
-from apcore_a2a.web import is_host_pattern, is_loopback
+from apcore_a2a.web import hide_password, is_host_pattern, is_loopback
 from apcore_a2a.webhooks.signatures import parse_secret
 
 PREFIX: Final = "APCORE_A2A_"  # of the environment variables
@@ -285,6 +285,10 @@ class Settings(Struct, frozen=True, kw_only=True):
         str | None,
         Option("Task store, such as sqlite:///tasks.db, which survives a crash.", unset="memory", metavar="URL"),
     ] = None
+    store_listen_url: Annotated[
+        str | None,
+        Option("PostgreSQL without its pooler, for LISTEN. off: poll.", unset="that of the store", metavar="URL"),
+    ] = None
     task_store_ttl: Annotated[
         float | None,
         Option(
@@ -447,7 +451,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             value = setting.value_in(self)
             if setting.option.is_secret and value is not None:
                 value = "***"
-            if setting.name == "store" and value is not None:
+            if setting.name in ("store", "store_listen_url") and value is not None:
                 value = hide_password(value)
             shown.append(f"{setting.label}={value!r}")
         return f"Settings({', '.join(shown)})"
@@ -648,26 +652,6 @@ def new_keyword(name: str) -> str:
 
 
 # ---- values ---------------------------------------------------------------------------------------------------------
-
-
-def hide_password(url: str) -> str:
-    """Return the URL of a store without the parts that may be a password: before an `@`, or in the query.
-
-    Example:
-        >>> hide_password("postgresql://agent:secret@db/tasks?ttl=60")
-        'postgresql://…@db/tasks?ttl=60'
-    """
-    scheme, separator, rest = url.partition("://")
-    if rest.startswith("/"):  # the path of a file holds no secret
-        return url
-    address, question_mark, query = rest.partition("?")
-    if "@" in query:  # a password with a "?" and one with an "@" look alike here: hide all of it
-        return f"{scheme}{separator}…"
-    if "@" in address:
-        address = f"…@{address.rpartition('@')[2]}"
-    if "password" in query:
-        query = "…"
-    return f"{scheme}{separator}{address}{question_mark}{query}"
 
 
 def _check_secrets(given: str) -> None:

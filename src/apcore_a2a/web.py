@@ -1,4 +1,4 @@
-"""Names of hosts, and the security headers of every response."""
+"""Names of hosts, URLs without their passwords, and the security headers of every response."""
 
 import re
 from collections.abc import Iterable
@@ -82,6 +82,26 @@ def is_allowed_host(host: Host, allowed: Iterable[str]) -> bool:
         if known is not None and known.name == host.name and known.port in (None, host.port):
             return True
     return False
+
+
+def hide_password(url: str) -> str:
+    """Return the URL of a store without the parts that may be a password: before an `@`, or in the query.
+
+    Example:
+        >>> hide_password("postgresql://agent:secret@db/tasks?ttl=60")
+        'postgresql://…@db/tasks?ttl=60'
+    """
+    scheme, separator, rest = url.partition("://")
+    if rest.startswith("/"):  # the path of a file holds no secret
+        return url
+    address, question_mark, query = rest.partition("?")
+    if "@" in query:  # a password with a "?" and one with an "@" look alike here: hide all of it
+        return f"{scheme}{separator}…"
+    if "@" in address:
+        address = f"…@{address.rpartition('@')[2]}"
+    if "password" in query:
+        query = "…"
+    return f"{scheme}{separator}{address}{question_mark}{query}"
 
 
 # ---- headers for browsers -------------------------------------------------------------------------------------------

@@ -12,9 +12,12 @@ import pytest
 from apcore_a2a import InMemoryTaskStore, JWTAuthenticator, __version__, async_serve, serve
 from apcore_a2a.agents.executors import TaskUpdater
 from apcore_a2a.app.serve import ServeOptions, build
+from apcore_a2a.app.stores import Retention, choose_store, with_listen_url
 from apcore_a2a.errors import OverloadedError, TaskNotFoundError
 from apcore_a2a.protocol.model import Operation, Task, TaskState, TaskStatus
 from apcore_a2a.settings import Limits, Settings
+from apcore_a2a.storage.postgres.connection import Address
+from apcore_a2a.storage.postgres.store import PostgresStore
 from tests.app.test_app import CARD, V1, send
 from tests.auth.tokens import SECRET, bearer
 from tests.interaction.serving import CARD as READY_MADE
@@ -261,12 +264,25 @@ async def test_how_many_tasks_are_kept_is_said_once_for_every_store(store: str |
         ({"store": "sqlite:///x.db?ttl=5", "task_store_ttl": 6}, "ttl is set in the store's URL and by"),
         ({"store": "memory://?ttl=5"}, "has no options in its URL"),
         ({"task_store": InMemoryTaskStore(), "task_store_max": 6}, "set them on the InMemoryTaskStore"),
+        ({"store_listen_url": "postgresql://h/d"}, "store_listen_url is for a PostgreSQL store"),
+        (
+            {"store": "postgresql://h/d?listen_url=off", "store_listen_url": "postgresql://h/d"},
+            "listen_url is set in the store's URL and by store_listen_url",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
 async def test_a_limit_that_would_do_nothing_is_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         await async_serve(echo, **options)
+
+
+def test_the_address_for_notifications_is_an_option_of_the_store_and_its_password_is_hidden() -> None:
+    url = with_listen_url("postgresql://h/d?schema=s", "postgresql://u:s3cret@other/d?sslmode=require")
+    store = choose_store(url, None, Retention())
+    assert isinstance(store, PostgresStore)
+    assert store.address.for_listening == Address("postgresql://u:s3cret@other/d?sslmode=require", "s")
+    assert "s3cret" not in repr(Settings(store_listen_url="postgresql://u:s3cret@other/d"))
 
 
 @requirement("FR-TSK-002", "FR-TSK-004", "FR-AGC-002")

@@ -30,8 +30,9 @@ from apcore_a2a.protocol.model import (
 from apcore_a2a.storage.contract import Change, Page, Query, Store, TaskListResult, Webhook
 from apcore_a2a.storage.custom import TaskStoreAdapter
 from apcore_a2a.storage.memory import InMemoryTaskStore
-from apcore_a2a.storage.postgres.store import PostgresStore
+from apcore_a2a.storage.postgres.store import Pooler, PostgresStore
 from apcore_a2a.storage.sqlite.store import SQLiteStore
+from tests.pgbouncer import shared_pooler
 from tests.postgres_server import shared_server
 
 ALICE, BOB = "alice", "bob"
@@ -135,6 +136,12 @@ class Kind(NamedTuple):
     """Whether the store stores events."""
 
 
+def pooled(mode: str, clock: Callable[[], float], tasks: int) -> PostgresStore:
+    """Return a PostgreSQL store behind a pooler in this mode."""
+    url = shared_pooler(mode).url(shared_server().url())
+    return PostgresStore(url, ttl=TTL, max_tasks=tasks, clock=clock, pooler=Pooler(mode))
+
+
 STORES = {
     "memory": Kind(lambda _, clock, tasks: InMemoryTaskStore(ttl=TTL, max_capacity=tasks, clock=clock)),
     "sqlite": Kind(
@@ -147,6 +154,8 @@ STORES = {
         lambda _, clock, tasks: PostgresStore(shared_server().url(), ttl=TTL, max_tasks=tasks, clock=clock),
         replays=True,
     ),
+    "pgbouncer session": Kind(lambda _, clock, tasks: pooled("session", clock, tasks), replays=True),
+    "pgbouncer transaction": Kind(lambda _, clock, tasks: pooled("transaction", clock, tasks), replays=True),
     "simple": Kind(lambda *_: TaskStoreAdapter(DictStore()), retains=False),
     "dicts": Kind(lambda *_: TaskStoreAdapter(StoreOfDicts()), retains=False),
 }

@@ -14,7 +14,7 @@ from apcore_a2a.storage.contract import Query
 from apcore_a2a.storage.postgres import connection, schema
 from apcore_a2a.storage.postgres.store import PostgresStore
 from tests.postgres_server import PostgresServer, shared_server
-from tests.storage.contract import ALICE, Author, assert_holds, write_task
+from tests.storage.contract import ALICE, Author, append, assert_holds, write_task
 
 
 @pytest.fixture
@@ -173,3 +173,29 @@ async def test_a_version_that_is_too_old_is_refused(server: PostgresServer, monk
     await new.close()
     monkeypatch.undo()
     assert "upgrade it" in await why_not_open(url)
+
+
+async def test_a_migration_that_waits_for_a_lock_delays_others_for_a_bounded_time(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = server.url()
+    old = PostgresStore(url)
+    await old.open()
+    author = await write_task(old, Author("t"), TaskState.WORKING)
+    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, "ALTER TABLE task ADD note text"))
+    monkeypatch.setattr(schema, "LOCK_TIME", 0.2)
+    monkeypatch.setattr(schema, "LOCK_PATIENCE", 0.5)
+    admin = await asyncpg.connect(server.dsn, server_settings={"search_path": old.address.schema})
+    async with admin.transaction():
+        await admin.fetchval("SELECT count(*) FROM task")  # a forgotten transaction
+        refusing = asyncio.create_task(why_not_open(url))
+        while not refusing.done():
+            await append(old, author.chunk("x"))  # waits behind the migration, and goes on
+            await asyncio.sleep(0.01)
+        assert "another transaction locks them" in refusing.result()
+    await admin.close()
+    new = PostgresStore(url)
+    await new.open()
+    await assert_holds(new, author)
+    await new.close()
+    await old.close()

@@ -182,7 +182,7 @@ async def test_a_replica_whose_claim_was_not_answered_learns_of_it(
     await late.create(queued)
     await expire(admin, late)
     for claim in (heir.replicas.claims.claim_orphans, heir.replicas.claims.claim_queued):
-        lose_next_answer("_fetch")
+        lose_next_answer("fetch")
         with pytest.raises(StoreUnavailableError):
             await claim(10)
     assert sorted(await heir.replicas.claims.own_tasks()) == [("left", ALICE), ("queued", ALICE)]
@@ -193,7 +193,7 @@ async def test_a_command_is_posted_once_though_the_answer_is_lost(
 ) -> None:
     asking, runs, _ = stores
     await write_task(runs, Author("t"), TaskState.WORKING)
-    lose_next_answer("_fetch_value")
+    lose_next_answer("fetch_value")
     number = await asking.replicas.mailbox.post("t", ALICE, runs.replicas.lease.name, b"once")
     other = await asking.replicas.mailbox.post("t", ALICE, runs.replicas.lease.name, b"another")
     taken = await runs.replicas.mailbox.take()
@@ -207,7 +207,7 @@ async def test_a_command_is_not_lost_with_the_answer_that_brings_it(
     await write_task(runs, Author("t"), TaskState.WORKING)
     number = await asking.replicas.mailbox.post("t", ALICE, runs.replicas.lease.name, b"do it")
     assert number is not None
-    lose_next_answer("_fetch")
+    lose_next_answer("fetch")
     taken = await runs.replicas.mailbox.take()
     assert [command.number for command in taken] == [number]
     assert await runs.replicas.mailbox.take() == []  # it is being done

@@ -52,7 +52,7 @@ async def admin(store: PostgresStore) -> AsyncIterator["asyncpg.Connection[async
 
 async def until_blocked(admin: "asyncpg.Connection[asyncpg.Record]", count: int = 1) -> int:
     """Wait until so many statements wait for a row; the process id of the server of one of them."""
-    blocked = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'apcore-a2a'"
+    blocked = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name LIKE 'apcore-a2a%'"
     async with asyncio.timeout(5):
         while True:
             await admin.execute("SELECT pg_stat_clear_snapshot()")  # in a transaction, else the first look is repeated
@@ -360,10 +360,12 @@ async def test_a_server_that_is_not_there_is_asked_once_for_each_request(error: 
             tried += 1
             raise error
 
-    condition = connection_module.ServerCondition(connection_module.parse_address("postgresql://host/database", {}))
+    address = connection_module.parse_address("postgresql://host/database", {})
+    settings = connection_module.SessionSettings(address)
+    condition = connection_module.ServerCondition(address)
     asked: Any = Pool()  # Any: it has what is used of a pool
     with pytest.raises(StoreUnavailableError):
-        await connection_module.Database(asked, condition).call(asyncio.sleep)
+        await connection_module.Database(asked, settings, condition).call(asyncio.sleep)
     assert tried == attempts
 
 

@@ -14,9 +14,9 @@ from apcore_a2a import __version__
 from apcore_a2a.app.application import Application
 from apcore_a2a.app.site import Site
 from apcore_a2a.protocol.card import AgentCard
-from apcore_a2a.settings import Settings, hide_password
+from apcore_a2a.settings import Settings
 from apcore_a2a.storage.memory import InMemoryTaskStore
-from apcore_a2a.web import is_loopback
+from apcore_a2a.web import hide_password, is_loopback
 
 logger = logging.getLogger(__name__)
 

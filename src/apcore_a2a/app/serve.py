@@ -24,7 +24,7 @@ from apcore_a2a.app.application import Application, Hook, Parts, make_traffic
 from apcore_a2a.app.card import SigningKeySource
 from apcore_a2a.app.compose import compose, is_apcore
 from apcore_a2a.app.site import ONE_AGENT_ONLY, Site, is_site, make_site, store_of, url_of
-from apcore_a2a.app.stores import Retention, choose_store
+from apcore_a2a.app.stores import Retention, choose_store, with_listen_url
 from apcore_a2a.auth.authenticator import Authenticator, as_authenticator
 from apcore_a2a.auth.scopes import ScopedAgent, SkillScopes
 from apcore_a2a.engine.context import Interceptor
@@ -73,6 +73,7 @@ class ServeOptions(TypedDict, total=False):
     approvals_by_caller: bool
     auth: Authenticator | Sequence[Authenticator] | None
     store: str | None
+    store_listen_url: str | None
     card_signing_key: SigningKeySource | None
     task_store: TaskStore | Store | None
     task_store_ttl: float | None
@@ -408,7 +409,8 @@ def build(target: object, options: ServeOptions, *, traffic: Traffic | None = No
     builder = options.get("request_context_builder")
     parts = compose(target, options.get("card"), settings, auth, request_context_builder=builder)
     _require_scopes(parts, settings)
-    parts.store = choose_store(settings.store, options.get("task_store"), retention)
+    url = with_listen_url(settings.store, settings.store_listen_url)
+    parts.store = choose_store(url, options.get("task_store"), retention)
     parts.signer = _make_signer(options.get("card_signing_key"), parts.card)
     parts.interceptors = tuple(options.get("interceptors", ()))
     parts.on_startup = tuple(options.get("on_startup", ()))

@@ -1,18 +1,18 @@
 """Chooses the store of an agent: by a URL, a given object, or in memory. Explains why a store cannot be opened."""
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from msgspec import Struct
 
 from apcore_a2a.errors import A2AError
-from apcore_a2a.settings import hide_password
 from apcore_a2a.storage.contract import Store, missing_methods
 from apcore_a2a.storage.custom import TaskStoreAdapter
 from apcore_a2a.storage.memory import MAX_CAPACITY, TTL, InMemoryTaskStore
 from apcore_a2a.storage.sqlite.store import SQLiteStore
+from apcore_a2a.web import hide_password
 
 
 class Retention(Struct, frozen=True):
@@ -69,10 +69,32 @@ def _with_retention(url: str, retention: Retention) -> str:
     twice = sorted(options.keys() & parse_qs(urlsplit(url).query).keys())
     if twice:
         raise ValueError(f"{', '.join(twice)} is set in the store's URL and by task_store_ttl or task_store_max")
+    return _with_options(url, options)
+
+
+def _with_options(url: str, options: Mapping[str, object]) -> str:
     if not options:
         return url
     separator = "&" if urlsplit(url).query else "?"
     return f"{url}{separator}{urlencode(options)}"
+
+
+def with_listen_url(url: str | None, listen_url: str | None) -> str | None:
+    """Return the URL of a store with the address for notifications as an option.
+
+    Raises:
+        ValueError: the store is not in PostgreSQL, or its URL has this option, too.
+    """
+    if listen_url is None:
+        return url
+    parts = urlsplit(url or "")
+    if url is None or parts.scheme not in ("postgresql", "postgres"):
+        raise ValueError(
+            "store_listen_url is for a PostgreSQL store: set store to a URL postgresql://user@host/database"
+        )
+    if "listen_url" in parse_qs(parts.query):
+        raise ValueError("listen_url is set in the store's URL and by store_listen_url")
+    return _with_options(url, {"listen_url": listen_url})
 
 
 SCHEMES: Final[dict[str, Callable[[str, Retention], Store]]] = {

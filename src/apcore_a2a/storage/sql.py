@@ -35,6 +35,17 @@ def rebuild_document(body: bytes | None, events: Sequence[bytes]) -> Document:
     return Document(encode(join_texts(task)), task)
 
 
+def read_switch(text: str) -> bool:
+    """Return whether an option is on.
+
+    Raises:
+        ValueError: the text is neither "on" nor "off".
+    """
+    if text not in ("on", "off"):
+        raise ValueError(text)
+    return text == "on"
+
+
 def read_options(given: Iterable[tuple[str, str]], known: Mapping[str, ReadOption]) -> dict[str, Any]:
     """Return the known options of a store's URL as arguments of its constructor. Unknown options are ignored.
 
@@ -48,5 +59,6 @@ def read_options(given: Iterable[tuple[str, str]], known: Mapping[str, ReadOptio
         try:
             options[name] = known[name](text)
         except ValueError:
-            raise ValueError(f"{name} in a store URL must be a number, not {text!r}") from None
+            kind = "on or off" if known[name] is read_switch else "a number"
+            raise ValueError(f"{name} in a store URL must be {kind}, not {text!r}") from None
     return options

@@ -89,7 +89,7 @@ SECTIONS: Final = {
     "Development": "reload explorer explorer_client_id show_exceptions log_level log_format",
     "Answers": "stream_final data_as_text state_history",
     "Agents of frameworks": "show_tools allow_urls allow_tracing",
-    "Storage": "store task_store_ttl task_store_max",
+    "Storage": "store store_listen_url task_store_ttl task_store_max",
     "Who may call": "auth_type auth_key auth_key_file auth_issuer auth_audience auth_jwks_url auth_id_claim "
     "auth_roles_claim auth_scopes_claim auth_leeway skill_scopes admin_role audit_log",
     "Webhooks": "push_notifications allow_insecure_webhooks webhook_secret",

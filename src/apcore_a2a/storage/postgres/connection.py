@@ -1,14 +1,21 @@
 """Connections to a PostgreSQL server, the errors they raise, and whether the server answers.
 
 Invariant: every wait has a limit. Every error tells the reader the next step, and none shows the password.
+
+A connection may lead to a pooler, such as PgBouncer. In its *session* mode a client has a session of the server to
+itself. In its *transaction* mode the server's sessions are shared: each transaction may be executed in another one. So
+a pooler accepts few settings with the connection, and settings of a shared session must not outlive a transaction.
+Therefore a connection of its own session sets its settings by statements, once. In a shared session each function is
+executed in a transaction of its own, which begins with its settings, and without named prepared statements.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import asyncpg
@@ -25,13 +32,13 @@ LOG_INTERVAL: Final = 60.0  # seconds between two log lines about the same failu
 BUSY_TIME: Final = 3.0
 BUSY_PAUSES: Final = (0.05, 0.2, 0.5)  # seconds between attempts at a server that is busy; the last one repeats
 READERS: Final = 3  # connections for clients' reads; with those of writer, notifications and upkeep, a replica has six
+APPLICATION_NAME: Final = "apcore-a2a"
 # The server's timeouts are shorter than the client's, so a statement that timed out is not executed later.
 LIMITS: Final = {
     "statement_timeout": "4500",
     "lock_timeout": "1000",  # a statement that waits for a lock occupies one of few connections
     "idle_in_transaction_session_timeout": "10000",
     "jit": "off",  # our statements are short
-    "application_name": "apcore-a2a",
 }
 
 if TYPE_CHECKING:  # only for type checkers, the class has a type parameter, the class of rows
@@ -40,11 +47,29 @@ else:
     Connection = asyncpg.Connection
 
 
+T = TypeVar("T")
+
+
 class Address(NamedTuple):
     """The address of a database: as asyncpg reads it, and as it may be shown."""
 
     dsn: str
     schema: str
+    shares_sessions: bool = False
+    """Whether a pooler executes each transaction in another session of the server."""
+    prepares: bool = True
+    """Whether statements are prepared under a name, for the next execution on the same connection."""
+    listen_dsn: str | None = None
+    """The address for the connection that receives notifications, if it is another one. "": none does."""
+
+    @property
+    def for_listening(self) -> "Address | None":
+        """The address for the connection that receives notifications. None: there is none, and the replica polls."""
+        if self.listen_dsn is None and not self.shares_sessions:
+            return self
+        if not self.listen_dsn:
+            return None
+        return Address(self.listen_dsn, self.schema)
 
     @property
     def shown(self) -> str:
@@ -86,31 +111,196 @@ class PlainConnection(Connection):
         return ""
 
 
-async def connect(address: Address, **settings: str) -> Connection:
+class SessionSettings:
+    """Settings under which statements are executed: those of all connections, and the given ones."""
+
+    def __init__(self, address: Address, **settings: str) -> None:
+        self._is_shared = address.shares_sessions
+        command = "SET LOCAL" if self._is_shared else "SET"
+        values = {**LIMITS, "search_path": address.schema, **settings}
+        self._set = "; ".join(f"{command} {name} = '{value}'" for name, value in values.items())
+
+    async def begin(self, connection: Connection) -> None:
+        """Set the settings of a new connection, unless others share its session."""
+        if not self._is_shared:
+            await connection.execute(self._set)
+
+    async def run(self, connection: Connection, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        """Call a function with a connection and these arguments, and return its result."""
+        if not self._is_shared:
+            return await function(connection, *arguments)
+        transaction = connection.transaction()
+        await transaction.start()
+        try:
+            await connection.execute(self._set)
+            result = await function(connection, *arguments)
+        except (TimeoutError, asyncio.CancelledError):  # the connection does not answer, or nothing waits for it
+            connection.terminate()
+            raise
+        except Exception:
+            if not connection.is_closed():
+                await transaction.rollback()
+            raise
+        await transaction.commit()
+        return result
+
+
+@asynccontextmanager
+async def one_snapshot(connection: Connection) -> AsyncIterator[None]:
+    """Let all reads in the block see the same state of the database."""
+    if connection.is_in_transaction():  # of a shared session, which has executed no query yet
+        await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        yield
+        return
+    async with connection.transaction(isolation="repeatable_read", readonly=True):
+        yield
+
+
+def _options(address: Address, name: str = APPLICATION_NAME) -> dict[str, Any]:  # Any: parameters of asyncpg
+    options: dict[str, Any] = {"timeout": CONNECT_TIME, "server_settings": {"application_name": name}}
+    if not address.prepares:
+        options["statement_cache_size"] = 0
+    return options
+
+
+async def connect(address: Address, settings: SessionSettings, name: str = APPLICATION_NAME) -> Connection:
     """Open one connection outside of the pools."""
-    limits = {**LIMITS, "search_path": address.schema, **settings}
-    return await asyncpg.connect(address.dsn, timeout=CONNECT_TIME, command_timeout=ANSWER_TIME, server_settings=limits)
+    async with asyncio.timeout(CONNECT_TIME):
+        options = _options(address, name)
+        connection: Connection = await asyncpg.connect(address.dsn, command_timeout=ANSWER_TIME, **options)
+        try:
+            await settings.begin(connection)
+        except BaseException:
+            connection.terminate()
+            raise
+    return connection
 
 
-async def connect_for_migrations(address: Address) -> Connection:
-    """Open one connection without time limits for statements: a migration may take long, and the wait for one, too."""
-    limits = {**LIMITS, "search_path": address.schema, "statement_timeout": "0", "lock_timeout": "0"}
-    return await asyncpg.connect(address.dsn, timeout=CONNECT_TIME, server_settings=limits)
+async def connect_unprepared(address: Address) -> Connection:
+    """Open one connection without settings, time limits and prepared statements."""
+    connection: Connection = await asyncpg.connect(address.dsn, **_options(address._replace(prepares=False)))
+    return connection
 
 
-async def connect_pool(address: Address, size: int) -> "asyncpg.Pool[asyncpg.Record]":
+async def connect_pool(address: Address, settings: SessionSettings, size: int) -> "asyncpg.Pool[asyncpg.Record]":
     """Open a pool that connects when a connection is first needed."""
-    limits = {**LIMITS, "search_path": address.schema}
     pool = asyncpg.create_pool(
         address.dsn,
         min_size=0,  # otherwise asyncpg itself reconnects, and logs a traceback for each failed attempt
         max_size=size,
-        timeout=CONNECT_TIME,
         command_timeout=ANSWER_TIME,
-        server_settings=limits,
         connection_class=PlainConnection,
+        init=settings.begin,
+        **_options(address),
     )
     return await pool
+
+
+# ---- sessions of the server -----------------------------------------------------------------------------------------
+
+
+async def check_session(address: Address, connection: Connection) -> None:
+    """Check that this connection, which has executed nothing yet, has a session of the server to itself.
+
+    Raises:
+        StoreUnavailableError: it leads to a pooler that shares sessions.
+    """
+    pid = await _backend_pid(connection)
+    if pid == connection.get_server_pid():  # a pooler reports a number of its own
+        return
+    # If sessions are shared, another client is served in the session in which this one has just been served, or this
+    # one is served in a different session while the other client occupies one.
+    other = await connect_unprepared(address)
+    try:
+        async with asyncio.timeout(ANSWER_TIME), other.transaction():
+            is_shared = await other.fetchval("SELECT pg_backend_pid()") == pid or await _backend_pid(connection) != pid
+    finally:
+        await close_quietly(other)
+    if is_shared:
+        raise StoreUnavailableError(
+            f"PostgreSQL at {address.shown} is behind a pooler that shares sessions between its clients (transaction "
+            "mode); add pool_mode=transaction to the store's URL, or connect without the pooler"
+        )
+
+
+async def _backend_pid(connection: Connection) -> int:
+    # In a transaction, because a client without named prepared statements needs one session for its two messages.
+    async with asyncio.timeout(ANSWER_TIME), connection.transaction():
+        return int(await connection.fetchval("SELECT pg_backend_pid()"))
+
+
+async def check_listening(address: Address) -> None:
+    """Check that a connection to this address receives notifications.
+
+    Raises:
+        StoreUnavailableError: it leads to a pooler that does not pass them on.
+    """
+    connection = await connect_unprepared(address)
+    try:
+        await check_session(address, connection)
+        async with asyncio.timeout(ANSWER_TIME):
+            await connection.execute("LISTEN a2a_check; UNLISTEN a2a_check")
+    except (StoreUnavailableError, asyncpg.FeatureNotSupportedError) as error:
+        raise StoreUnavailableError(
+            f"PostgreSQL at {address.shown} does not send notifications to this connection, because of a pooler; set "
+            "--store-listen-url to the URL of the server itself, or to off"
+        ) from error
+    finally:
+        await close_quietly(connection)
+
+
+async def terminate(connection: Connection, application_name: str) -> None:
+    """Terminate the other sessions with this name.
+
+    A process number would not do: after a restart of the server, or behind a pooler, it is that of another client.
+    """
+    others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1 AND pid <> $2"
+    await connection.fetch(others, application_name, await connection.fetchval("SELECT pg_backend_pid()"))
+
+
+# What an error means at the start of an agent, and what to do: the first row that matches.
+OPENING_ERRORS: Final[tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], str], ...]] = (
+    (
+        (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError),
+        "PostgreSQL at {where} refused the user or the password; check both in the store's URL",
+    ),
+    (
+        asyncpg.InvalidCatalogNameError,
+        "PostgreSQL at {where} has no such database; make it with createdb, or correct the store's URL",
+    ),
+    (
+        asyncpg.InsufficientPrivilegeError,
+        "This user may not make, change or use the tables in schema {schema} of {where}; "
+        "have the owner of the schema run: apcore-a2a migrate, and grant the rest (docs/deploy.md)",
+    ),
+    (
+        asyncpg.PostgresConnectionError,
+        "PostgreSQL at {where}, or a connection pooler before it, closed the connection; a pooler must be in session "
+        "or transaction mode, and takes no options of PostgreSQL in the store's URL",
+    ),
+    (
+        (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError),
+        "The tables of {where} must be changed, and another transaction locks them, or the change takes too long; "
+        "end the transaction (pg_stat_activity), or try again later",
+    ),
+    (
+        asyncpg.TooManyConnectionsError,
+        "PostgreSQL at {where} has no connection left; raise max_connections, or run fewer replicas",
+    ),
+    (
+        asyncpg.CannotConnectNowError,
+        "PostgreSQL at {where} is starting up or shutting down; try again when it is up",
+    ),
+    (
+        (OSError, TimeoutError),
+        "PostgreSQL at {where} does not answer; check that it runs, and host and port in the store's URL",
+    ),
+    (
+        (asyncpg.ClientConfigurationError, asyncpg.UndefinedObjectError, ValueError),
+        "The store's URL has an option that neither asyncpg nor PostgreSQL takes; correct it",
+    ),
+)
+CANNOT_OPEN: Final = "The task store at {where} cannot be opened ({kind}); see the server's log"
 
 
 def opening_error(error: BaseException, address: Address) -> StoreUnavailableError:
@@ -118,30 +308,13 @@ def opening_error(error: BaseException, address: Address) -> StoreUnavailableErr
 
     It does not contain the texts of the server, which may name users.
     """
-    where = address.shown
-    match error:
-        case StoreUnavailableError():
-            return error
-        case asyncpg.InvalidPasswordError() | asyncpg.InvalidAuthorizationSpecificationError():
-            text = f"PostgreSQL at {where} refused the user or the password; check both in the store's URL"
-        case asyncpg.InvalidCatalogNameError():
-            text = f"PostgreSQL at {where} has no such database; make it with createdb, or correct the store's URL"
-        case asyncpg.InsufficientPrivilegeError():
-            text = (
-                f"This user may not make, change or use the tables in schema {address.schema} of {where}; "
-                "have the owner of the schema run: apcore-a2a migrate, and grant the rest (docs/deploy.md)"
-            )
-        case asyncpg.TooManyConnectionsError():
-            text = f"PostgreSQL at {where} has no connection left; raise max_connections, or run fewer replicas"
-        case asyncpg.CannotConnectNowError():
-            text = f"PostgreSQL at {where} is starting up or shutting down; try again when it is up"
-        case OSError() | TimeoutError():
-            text = f"PostgreSQL at {where} does not answer; check that it runs, and host and port in the store's URL"
-        case asyncpg.ClientConfigurationError() | asyncpg.UndefinedObjectError() | ValueError():
-            text = "The store's URL has an option that neither asyncpg nor PostgreSQL takes; correct it"
-        case _:
-            text = f"The task store at {where} cannot be opened ({type(error).__name__}); see the server's log"
-    return StoreUnavailableError(text)
+    if isinstance(error, StoreUnavailableError):
+        return error
+    known = {"where": address.shown, "schema": address.schema, "kind": type(error).__name__}
+    for kinds, text in OPENING_ERRORS:
+        if isinstance(error, kinds):
+            return StoreUnavailableError(text.format_map(known))
+    return StoreUnavailableError(CANNOT_OPEN.format_map(known))
 
 
 class ServerCondition:
@@ -206,16 +379,37 @@ async def close_quietly(connection: Connection | None) -> None:
         connection.terminate()
 
 
-# ---- pools ----------------------------------------------------------------------------------------------------------
+# ---- statements -----------------------------------------------------------------------------------------------------
 
-T = TypeVar("T")
+
+async def execute(connection: Connection, statement: str, *values: object) -> int:
+    """Execute a statement, and return the number of changed rows."""
+    status = await connection.execute(statement, *values)
+    count = status.rpartition(" ")[2]  # of a status such as "DELETE 2"
+    return int(count) if count.isdecimal() else 0
+
+
+async def fetch(connection: Connection, statement: str, *values: object) -> list[asyncpg.Record]:
+    """Return the rows of a statement."""
+    return await connection.fetch(statement, *values)
+
+
+async def fetch_value(connection: Connection, statement: str, *values: object) -> Any:
+    """Return the only value of a statement, or None if it returns no row. Any: a value of its column."""
+    return await connection.fetchval(statement, *values)
+
+
+# ---- pools ----------------------------------------------------------------------------------------------------------
 
 
 class Database:
     """A pool of connections for all statements that are not written in groups."""
 
-    def __init__(self, pool: "asyncpg.Pool[asyncpg.Record]", condition: ServerCondition) -> None:
+    def __init__(
+        self, pool: "asyncpg.Pool[asyncpg.Record]", settings: SessionSettings, condition: ServerCondition
+    ) -> None:
         self._pool = pool
+        self._settings = settings
         self.condition = condition
 
     @property
@@ -273,15 +467,16 @@ class Database:
                     raise
 
     async def _call_now(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        connection = await self._pool.acquire()
+        pooled = await self._pool.acquire()
+        connection = cast("Connection", pooled)  # a proxy with all methods of a connection
         try:
-            return await function(connection, *arguments)
+            return await self._settings.run(connection, function, *arguments)
         except (TimeoutError, asyncio.CancelledError):
             # Otherwise asyncpg would ask the server to cancel the statement, and wait for that as long again.
             connection.terminate()
             raise
         finally:
-            await self._pool.release(connection)
+            await self._pool.release(pooled)
 
     async def close(self) -> None:
         """Close all connections, in bounded time."""

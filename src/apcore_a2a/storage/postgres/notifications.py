@@ -1,7 +1,7 @@
 """Wake-ups between replicas: one connection that sends and receives PostgreSQL notifications.
 
 Invariant: a notification is sent after the commit of the write that it announces. It may get lost while there is no
-connection, so a replica that waits for notifications also polls.
+connection, so a replica that waits for notifications also polls. Without an address for listening, replicas only poll.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from apcore_a2a.storage.postgres.connection import (
     Address,
     Connection,
     ServerCondition,
+    SessionSettings,
     close_quietly,
     connect,
 )
@@ -32,7 +33,8 @@ class Notifications:
     """
 
     def __init__(self, address: Address, condition: ServerCondition) -> None:
-        self._address = address
+        self._schema = address.schema
+        self._address = address.for_listening
         self._condition = condition
         self._channel = ""
         self._connection: Connection | None = None
@@ -46,8 +48,10 @@ class Notifications:
     def open(self, name: str) -> None:
         """Listen for notifications to this name from now on."""
         self._channel = self._channel_of(name)
+        if self._address is None:
+            return
         if self._work is None:
-            self._work = asyncio.get_running_loop().create_task(self._run(), name="postgres notifications")
+            self._work = asyncio.get_running_loop().create_task(self._run(self._address), name="postgres notifications")
         elif self._connection is not None:
             self._connection.terminate()  # `_run` opens a new one, on the new channel
 
@@ -59,14 +63,18 @@ class Notifications:
 
     def wake_for_request(self, replica: str) -> None:
         """Wake a replica that has received a request, or the answer to one."""
-        self._outbox.setdefault(replica, set()).add(REQUEST)
-        self._to_send.set()
+        self._send_soon(replica, {REQUEST})
 
     def wake_followers(self, followed: Mapping[str, Iterable[int]]) -> None:
         """Wake replicas for the tasks with these numbers; ALL_REPLICAS for tasks that wait for any replica."""
         for replica, numbers in followed.items():
             words = {QUEUED} if replica == ALL_REPLICAS else set(map(str, numbers))
-            self._outbox.setdefault(replica, set()).update(words)
+            self._send_soon(replica, words)
+
+    def _send_soon(self, replica: str, words: set[str]) -> None:
+        if self._address is None:  # otherwise the outbox would grow
+            return
+        self._outbox.setdefault(replica, set()).update(words)
         self._to_send.set()
 
     async def until_woken(self, seconds: float) -> WakeUp:
@@ -93,10 +101,10 @@ class Notifications:
         self._missed = True
         self._woken.set()
 
-    async def _run(self) -> None:
+    async def _run(self, address: Address) -> None:
         while True:
             try:
-                connection = await self._listen()
+                connection = await self._listen(address)
                 while not connection.is_closed():
                     await self._to_send.wait()
                     self._to_send.clear()
@@ -105,9 +113,9 @@ class Notifications:
                 self._condition.failed(error)
                 await asyncio.sleep(RECONNECT_PAUSE)
 
-    async def _listen(self) -> Connection:
+    async def _listen(self, address: Address) -> Connection:
         # A notification need not survive a crash, so its commit does not wait for the disk.
-        connection = await connect(self._address, synchronous_commit="off")
+        connection = await connect(address, SessionSettings(address, synchronous_commit="off"))
         self._connection = connection
         connection.add_termination_listener(self._on_termination)
         await connection.add_listener(self._channel, self._on_notification)
@@ -117,7 +125,7 @@ class Notifications:
 
     def _channel_of(self, replica: str) -> str:
         # Names of replicas are unique on the server. The channel of all replicas contains the schema.
-        return f"a2a_{replica}" if replica else f"a2a_all_{self._address.schema}"[:63]
+        return f"a2a_{replica}" if replica else f"a2a_all_{self._schema}"[:63]
 
     def _on_notification(self, connection: object, pid: int, channel: str, payload: object) -> None:
         self._received.update(str(payload).split())

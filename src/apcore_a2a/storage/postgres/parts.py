@@ -8,9 +8,12 @@ from apcore_a2a.storage.postgres.connection import (
     Address,
     Database,
     ServerCondition,
+    SessionSettings,
+    check_listening,
+    check_session,
     close_quietly,
-    connect_for_migrations,
     connect_pool,
+    connect_unprepared,
 )
 from apcore_a2a.storage.postgres.notifications import Notifications
 from apcore_a2a.storage.postgres.schema import prepare
@@ -48,11 +51,17 @@ class OpenStore(Protocol):
 async def open_parts(address: Address, retention: RetentionRule) -> PostgresParts:
     """Create or migrate the tables, then open the connection pools."""
     condition = ServerCondition(address)
-    connection = await connect_for_migrations(address)
+    connection = await connect_unprepared(address)
     try:
-        tokens = PageTokens(await prepare(connection, address.schema))
+        if not address.shares_sessions:
+            await check_session(address, connection)
+        tokens = PageTokens(await prepare(connection, address))
     finally:
         await close_quietly(connection)
-    database = Database(await connect_pool(address, READERS), condition)
-    upkeep = Database(await connect_pool(address, 1), condition)
+    listening = address.for_listening
+    if listening is not None:
+        await check_listening(listening)
+    settings = SessionSettings(address)
+    database = Database(await connect_pool(address, settings, READERS), settings, condition)
+    upkeep = Database(await connect_pool(address, settings, 1), settings, condition)
     return PostgresParts(address, tokens, database=database, upkeep=upkeep, retention=retention)

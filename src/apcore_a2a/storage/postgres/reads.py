@@ -25,7 +25,7 @@ from apcore_a2a.storage.contract import (
     join_pieces,
 )
 from apcore_a2a.storage.cursor import Cursor, PageRoom, PageTokens
-from apcore_a2a.storage.postgres.connection import Connection
+from apcore_a2a.storage.postgres.connection import Connection, one_snapshot
 from apcore_a2a.storage.postgres.statements import FIND_KEY, to_bytes, to_text
 from apcore_a2a.storage.sql import CODES, STATES
 
@@ -158,7 +158,7 @@ async def page(connection: Connection, query: Query, tokens: PageTokens) -> Page
             SELECT sum(length(body)) FROM event WHERE event.task = number AND sequence > coalesce(document_version, 0)
         ) ELSE 0 END AS size
     """
-    async with connection.transaction(isolation="repeatable_read", readonly=True):
+    async with one_snapshot(connection):
         total = await connection.fetchval(f"SELECT count(*) FROM task WHERE {matching}", *parameters)
         rows = await connection.fetch(
             f"SELECT number, status_time, {size} FROM task WHERE {matching} AND {below}"

@@ -8,9 +8,7 @@ import os
 import secrets
 import socket
 from collections.abc import Sequence
-from typing import Any, Final
-
-import asyncpg
+from typing import Final
 
 from apcore_a2a.storage.contract import (
     FollowedTask,
@@ -21,7 +19,7 @@ from apcore_a2a.storage.contract import (
     TaskWatch,
     WakeUp,
 )
-from apcore_a2a.storage.postgres.connection import Connection
+from apcore_a2a.storage.postgres.connection import execute, fetch, fetch_value
 from apcore_a2a.storage.postgres.parts import OpenStore
 from apcore_a2a.storage.postgres.reads import load
 from apcore_a2a.storage.postgres.statements import to_bytes, to_text
@@ -95,23 +93,23 @@ class PostgresLease:
         name = secrets.token_hex(8)
         place = f"{socket.gethostname()}:{os.getpid()}"
         parts = self._store.parts
-        await parts.upkeep.call(_execute, REGISTER, name, self.seconds, place)
+        await parts.upkeep.call(execute, REGISTER, name, self.seconds, place)
         parts.writer.replica = name
         parts.notifications.open(name)
 
     async def leave(self) -> None:
         """Declare this replica dead, so that the others claim its tasks at once."""
-        await self._store.parts.upkeep.call(_execute, LEAVE, self.name)
+        await self._store.parts.upkeep.call(execute, LEAVE, self.name)
 
     async def renew(self) -> float | None:
-        found: float | None = await self._store.parts.upkeep.call(_fetch_value, RENEW, self.name, self.seconds)
+        found: float | None = await self._store.parts.upkeep.call(fetch_value, RENEW, self.name, self.seconds)
         return found
 
     async def clean_up(self) -> None:
         upkeep = self._store.parts.upkeep
-        await upkeep.call(_execute, DELETE_DEAD, KEPT_SECONDS)
-        await upkeep.call(_execute, RESTORE_DELETED)
-        await upkeep.call(_execute, DELETE_REQUESTS, KEPT_SECONDS)
+        await upkeep.call(execute, DELETE_DEAD, KEPT_SECONDS)
+        await upkeep.call(execute, RESTORE_DELETED)
+        await upkeep.call(execute, DELETE_REQUESTS, KEPT_SECONDS)
 
 
 # ---- claims on tasks -------------------------------------------------------------------------------------------------
@@ -163,11 +161,11 @@ class PostgresClaims:
         return await self._claim(CLAIM_QUEUED, limit)
 
     async def count_queued(self, limit: int) -> int:
-        return int(await self._store.parts.database.call(_fetch_value, COUNT_QUEUED, limit))
+        return int(await self._store.parts.database.call(fetch_value, COUNT_QUEUED, limit))
 
     async def _claim(self, statement: str, limit: int) -> list[Record]:
         upkeep = self._store.parts.upkeep
-        claimed = await upkeep.call_once(_fetch, statement, self._name, limit)
+        claimed = await upkeep.call_once(fetch, statement, self._name, limit)
         records: list[Record] = []
         for row in claimed:
             record = await upkeep.call(load, to_text(row["id"]), to_text(row["owner"]))
@@ -177,12 +175,12 @@ class PostgresClaims:
 
     async def claim(self, task_id: str, owner: str) -> Record | None:
         database = self._store.parts.database
-        await database.call(_execute, CLAIM_ONE, to_bytes(task_id), to_bytes(owner), self._name)
+        await database.call(execute, CLAIM_ONE, to_bytes(task_id), to_bytes(owner), self._name)
         record = await database.call(load, task_id, owner)
         return record
 
     async def own_tasks(self) -> list[tuple[str, str]]:
-        rows = await self._store.parts.upkeep.call(_fetch, "SELECT id, owner FROM task WHERE runner = $1", self._name)
+        rows = await self._store.parts.upkeep.call(fetch, "SELECT id, owner FROM task WHERE runner = $1", self._name)
         return [(to_text(row["id"]), to_text(row["owner"])) for row in rows]
 
 
@@ -229,16 +227,16 @@ class PostgresWatch:
     async def follow(self, task_id: str, owner: str) -> Record | None:
         database = self._store.parts.database
         # The entry is written before the task is read, so that each write after the read wakes this replica.
-        await database.call(_execute, FOLLOW, to_bytes(task_id), to_bytes(owner), self._name)
+        await database.call(execute, FOLLOW, to_bytes(task_id), to_bytes(owner), self._name)
         return await database.call(load, task_id, owner)
 
     async def unfollow(self, task_ids: Sequence[str]) -> None:
         ids = [to_bytes(task_id) for task_id in task_ids]
-        await self._store.parts.database.call(_execute, UNFOLLOW, self._name, ids)
+        await self._store.parts.database.call(execute, UNFOLLOW, self._name, ids)
 
     async def is_followed_elsewhere(self, task_id: str, owner: str) -> bool:
         database = self._store.parts.database
-        found = await database.call(_fetch_value, IS_FOLLOWED, to_bytes(task_id), to_bytes(owner), self._name)
+        found = await database.call(fetch_value, IS_FOLLOWED, to_bytes(task_id), to_bytes(owner), self._name)
         return found is not None
 
     async def read_updates(self, followed: Sequence[FollowedTask]) -> list[TaskUpdate]:
@@ -246,7 +244,7 @@ class PostgresWatch:
         owners = [to_bytes(each.owner) for each in followed]
         versions = [each.version for each in followed]
         database = self._store.parts.database
-        rows = await database.call(_fetch, READ_UPDATES, ids, owners, versions, MAX_EVENTS, MAX_UPDATE_BYTES)
+        rows = await database.call(fetch, READ_UPDATES, ids, owners, versions, MAX_EVENTS, MAX_UPDATE_BYTES)
         updates: dict[bytes, TaskUpdate] = {}
         for row in rows:
             update = updates.get(row["id"])
@@ -309,7 +307,7 @@ class PostgresMailbox:
     async def post(self, task_id: str, owner: str, runner: str, body: bytes) -> int | None:
         parts = self._store.parts
         key = to_bytes(task_id), to_bytes(owner)
-        number = await parts.database.call(_fetch_value, POST, *key, runner, body, parts.writer.replica)
+        number = await parts.database.call(fetch_value, POST, *key, runner, body, parts.writer.replica)
         if number is None:
             return None
         parts.notifications.wake_for_request(runner)
@@ -317,35 +315,20 @@ class PostgresMailbox:
 
     async def take(self) -> list[ReplicaRequest]:
         parts = self._store.parts
-        rows = await parts.upkeep.call(_fetch, TAKE, parts.writer.replica, list(self._taken))
+        rows = await parts.upkeep.call(fetch, TAKE, parts.writer.replica, list(self._taken))
         self._taken.update(row["number"] for row in rows)
         return [ReplicaRequest(row["number"], to_text(row["task"]), to_text(row["owner"]), row["body"]) for row in rows]
 
     async def finish(self, number: int, rejection: str = "") -> None:
         parts = self._store.parts
-        sender = await parts.upkeep.call(_fetch_value, FINISH, number, rejection)
+        sender = await parts.upkeep.call(fetch_value, FINISH, number, rejection)
         self._taken.discard(number)
         if sender is not None:
             parts.notifications.wake_for_request(sender)
 
     async def answer(self, number: int) -> str | None:
-        found: str | None = await self._store.parts.database.call(_fetch_value, ANSWER, number)
+        found: str | None = await self._store.parts.database.call(fetch_value, ANSWER, number)
         return found
 
     async def withdraw(self, number: int) -> bool:
-        return await self._store.parts.database.call(_fetch_value, WITHDRAW, number) is not None
-
-
-# ---- statements over a connection ------------------------------------------------------------------------------------
-
-
-async def _execute(connection: Connection, statement: str, *values: object) -> None:
-    await connection.execute(statement, *values)
-
-
-async def _fetch(connection: Connection, statement: str, *values: object) -> list[asyncpg.Record]:
-    return await connection.fetch(statement, *values)
-
-
-async def _fetch_value(connection: Connection, statement: str, *values: object) -> Any:
-    return await connection.fetchval(statement, *values)  # Any: the value of the only column
+        return await self._store.parts.database.call(fetch_value, WITHDRAW, number) is not None

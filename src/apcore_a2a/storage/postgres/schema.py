@@ -1,20 +1,26 @@
 """The tables, and the migrations that create them.
 
 Invariant: a migration is applied as a whole or not at all, by one replica at a time. A replica of the previous version
-can use the new tables. So a migration removes only what the previous version does not read (`OLDEST`).
+can use the new tables. So a migration removes only what the previous version does not read (`OLDEST`). A migration
+waits for a lock, and so keeps others from the table, for `LOCK_TIME` at most.
 """
 
+import asyncio
 import re
 import secrets
+import time
 from typing import Final
 
 import asyncpg
 
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.storage.cursor import KEY_SIZE
-from apcore_a2a.storage.postgres.connection import Connection
+from apcore_a2a.storage.postgres.connection import Address, Connection, SessionSettings
 
 LOCK: Final = 0x41324154  # "A2AT": the advisory lock that a replica holds while it migrates
+LOCK_TIME: Final = 1.0  # seconds for which a migration waits for a lock, because all later statements wait behind it
+LOCK_PATIENCE: Final = 60.0  # seconds for which it tries again: another replica migrates, or a transaction is forgotten
+STATEMENT_TIME: Final = 60.0  # seconds that a statement of a migration may take, because it holds its locks meanwhile
 
 # Two design choices follow from how PostgreSQL stores a row. An UPDATE writes the whole row again, except values that
 # are so large that they are stored apart (TOAST). So memo, run and document can stay in the row. And an update that
@@ -150,26 +156,41 @@ def check_name(schema: str) -> str:
     return schema
 
 
-async def prepare(connection: Connection, schema: str) -> bytes:
+async def prepare(connection: Connection, address: Address) -> bytes:
     """Create or migrate the tables. Return the key of page tokens.
 
     Raises:
         StoreUnavailableError: the tables are too new for this version of the package.
+        asyncpg.LockNotAvailableError: another transaction locks them for too long.
     """
-    found = await _read_about(connection, schema)
+    schema = address.schema
+    # Each step is a transaction, which begins with these settings, also where the connection has its own session.
+    settings = SessionSettings(
+        address._replace(shares_sessions=True),
+        statement_timeout=f"{STATEMENT_TIME:.0f}s",
+        lock_timeout=f"{LOCK_TIME * 1000:.0f}",
+    )
+    found = await settings.run(connection, _read_about, schema)
     # Checked first without the lock: a user without the right to create tables can use existing ones.
     if found is None or found["version"] < len(MIGRATIONS):
-        async with connection.transaction():
-            await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
-            await _migrate(connection, schema)
-        found = await _read_about(connection, schema)
-        assert found is not None  # `_migrate` has just written it
+        found = await _migrate_patiently(connection, settings, schema)
     if found["oldest"] > len(MIGRATIONS):
         raise StoreUnavailableError(
             f"The task store has schema {found['version']}, made by a newer apcore-a2a; "
             f"this one knows schemas up to {len(MIGRATIONS)}: upgrade it"
         )
     return bytes(found["page_key"])
+
+
+async def _migrate_patiently(connection: Connection, settings: SessionSettings, schema: str) -> asyncpg.Record:
+    begun = time.monotonic()
+    while True:
+        try:
+            return await settings.run(connection, _migrate, schema)
+        except asyncpg.LockNotAvailableError:
+            if time.monotonic() - begun > LOCK_PATIENCE:
+                raise
+            await asyncio.sleep(LOCK_TIME)  # in which the statements that waited behind this one are executed
 
 
 async def _read_about(connection: Connection, schema: str) -> asyncpg.Record | None:
@@ -180,11 +201,11 @@ async def _read_about(connection: Connection, schema: str) -> asyncpg.Record | N
     return await connection.fetchrow(f"SELECT version, oldest, page_key FROM {schema}.about")
 
 
-async def _migrate(connection: Connection, schema: str) -> None:
+async def _migrate(connection: Connection, schema: str) -> asyncpg.Record:
+    """Apply the missing migrations, and return the row of `about`."""
+    await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
     found = await _read_about(connection, schema)  # again: another replica may have migrated meanwhile
     version = 0 if found is None else int(found["version"])
-    if version >= len(MIGRATIONS):
-        return
     find_schema = "SELECT 1 FROM pg_namespace WHERE nspname = $1"
     if found is None and await connection.fetchval(find_schema, schema) is None:
         await connection.execute(f"CREATE SCHEMA {schema}")
@@ -193,5 +214,8 @@ async def _migrate(connection: Connection, schema: str) -> None:
     if found is None:
         key = secrets.token_bytes(KEY_SIZE)
         await connection.execute("INSERT INTO about VALUES ($1, $2, $3)", len(MIGRATIONS), OLDEST, key)
-    else:
+    elif version < len(MIGRATIONS):
         await connection.execute("UPDATE about SET version = $1, oldest = $2", len(MIGRATIONS), OLDEST)
+    about = await _read_about(connection, schema)
+    assert about is not None  # it has just been written
+    return about

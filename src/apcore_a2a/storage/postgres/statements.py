@@ -99,8 +99,7 @@ WRITE: Final = """
 
 # After a broken connection: whether a write that is rejected now was committed before. Its last event identifies it.
 FIND_WRITTEN: Final = """
-    SELECT task.epoch, event.body FROM task LEFT JOIN event ON event.task = number AND sequence = $3
-    WHERE id = $1 AND owner = $2
+    SELECT event.body FROM task JOIN event ON event.task = number AND sequence = $3 WHERE id = $1 AND owner = $2
 """
 FIND_KEY: Final = "SELECT id FROM task WHERE owner = $1 AND key = $2"
 # Whether a webhook of the task still waits for an event. Then the ended task is stored longer, but at most for twice

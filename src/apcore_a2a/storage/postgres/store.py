@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 import asyncpg
@@ -33,13 +33,22 @@ from apcore_a2a.storage.contract import (
     Webhook,
 )
 from apcore_a2a.storage.postgres import reads
-from apcore_a2a.storage.postgres.connection import Connection, Database, opening_error, parse_address
+from apcore_a2a.storage.postgres.connection import (
+    Address,
+    Connection,
+    Database,
+    execute,
+    fetch,
+    fetch_value,
+    opening_error,
+    parse_address,
+)
 from apcore_a2a.storage.postgres.parts import OpenStore, PostgresParts, open_parts
 from apcore_a2a.storage.postgres.replicas import PostgresReplicas
 from apcore_a2a.storage.postgres.schema import check_name
 from apcore_a2a.storage.postgres.statements import make_write, to_bytes, to_text
 from apcore_a2a.storage.postgres.writer import RetentionRule
-from apcore_a2a.storage.sql import DEFAULT_TTL, STATES, ReadOption, decode_push_config, read_options
+from apcore_a2a.storage.sql import DEFAULT_TTL, STATES, ReadOption, decode_push_config, read_options, read_switch
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +56,48 @@ ORPHANS_AT_ONCE: Final = 100  # the others are left to other replicas, or to the
 MAX_OUTAGE: Final = 1.0  # seconds without an answer of the database, after which new tasks are rejected at once
 
 # The options of a store URL, with the functions that parse them.
-_OPTIONS: Final[dict[str, ReadOption]] = {"ttl": float, "max_tasks": int, "lease": float}
+_OPTIONS: Final[dict[str, ReadOption]] = {
+    "ttl": float,
+    "max_tasks": int,
+    "lease": float,
+    "pool_mode": str,
+    "prepared_statements": read_switch,
+    "listen_url": str,
+}
+_OF_POOLER: Final = ("pool_mode", "prepared_statements", "listen_url")
+_DELETE: Final = "DELETE FROM task WHERE id = $1 AND owner = $2"
+NO_LISTEN: Final = "off"  # as `listen_url`
+
+
+class Pooler(NamedTuple):
+    """What a connection pooler between this process and the server can do."""
+
+    pool_mode: str = "session"
+    """When it lends a connection of the server to another client: after a "session", or after each "transaction"."""
+    prepared_statements: bool | None = None
+    """Whether statements may be prepared under a name. None: in session mode."""
+    listen_url: str | None = None
+    """The address for the connection that receives notifications, or "off": then replicas poll once a second. None: the
+    address of the store in session mode, "off" in transaction mode."""
+
+    def adapt(self, address: Address) -> Address:
+        """Return an address as it is used through this pooler.
+
+        Raises:
+            ValueError: the mode is unknown, or the URL for listening is not one of PostgreSQL.
+        """
+        if self.pool_mode not in ("session", "transaction"):
+            raise ValueError(f"pool_mode must be session or transaction, not {self.pool_mode!r}")
+        is_shared = self.pool_mode == "transaction"
+        prepares = self.prepared_statements
+        if prepares is None:
+            prepares = not is_shared
+        listen_dsn = self.listen_url
+        if listen_dsn == NO_LISTEN:
+            listen_dsn = ""
+        elif listen_dsn is not None:
+            listen_dsn = parse_address(listen_dsn, _OPTIONS).dsn
+        return address._replace(shares_sessions=is_shared, prepares=prepares, listen_dsn=listen_dsn)
 
 
 class PostgresStore:
@@ -55,6 +105,8 @@ class PostgresStore:
 
     Ended tasks are stored for `ttl` seconds. The database holds at most `max_tasks` tasks. A process that does not
     renew its lease within `lease` seconds is declared dead, and the others take over its tasks.
+
+    `pooler` describes a connection pooler, if one is between this process and the server.
 
     Example:
         >>> from apcore_a2a.storage.postgres.store import PostgresStore
@@ -72,13 +124,14 @@ class PostgresStore:
         ttl: float = DEFAULT_TTL,
         max_tasks: int | None = None,
         lease: float = 15.0,
+        pooler: Pooler | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
         if not ttl > 0 or (max_tasks is not None and max_tasks < 1):
             raise ValueError("ttl and max_tasks must be positive")
         if not lease >= 1:
             raise ValueError("lease must be one second or more")
-        self.address = parse_address(url, _OPTIONS)
+        self.address = (pooler or Pooler()).adapt(parse_address(url, _OPTIONS))
         check_name(self.address.schema)
         self.lease = lease
         self.retention = RetentionRule(ttl=ttl, max_tasks=max_tasks, clock=clock)
@@ -90,14 +143,16 @@ class PostgresStore:
     def from_url(cls, url: str) -> "PostgresStore":
         """Return the store of a URL: `postgresql://user:password@host/database`.
 
-        Options follow as `?name=value`: those of the constructor, `schema`, and those of asyncpg.
+        Options follow as `?name=value`: those of the constructor and of `Pooler`, `schema`, and those of asyncpg.
 
         Example:
             >>> PostgresStore.from_url("postgresql://agent@db.internal/agents?ttl=86400&sslmode=require").durable
             True
         """
         given = parse_qsl(urlsplit(url).query, keep_blank_values=True)
-        return cls(url, **read_options(given, _OPTIONS))
+        options = read_options(given, _OPTIONS)
+        pooler = Pooler(**{name: options.pop(name) for name in _OF_POOLER if name in options})
+        return cls(url, pooler=pooler, **options)
 
     async def open(self) -> None:
         """Connect, and create or migrate the tables.
@@ -144,7 +199,7 @@ class PostgresStore:
         return self._opened
 
     async def check(self) -> None:
-        await self.database.call(_ping)
+        await self.database.call(fetch_value, "SELECT 1")
 
     def trouble(self) -> str:
         if self._opened is None:
@@ -171,7 +226,7 @@ class PostgresStore:
 
     async def remove(self, task_id: str, owner: str) -> bool:
         parts = self.parts
-        is_removed = await parts.database.call(_remove, task_id, owner)
+        is_removed = bool(await parts.database.call(execute, _DELETE, to_bytes(task_id), to_bytes(owner)))
         parts.writer.forget(to_bytes(task_id))
         if is_removed:
             parts.writer.note_removal()
@@ -197,17 +252,6 @@ class PostgresStore:
         if quota_key == ALL_OWNERS:
             return await self.database.call(reads.total_usage)
         return await self.database.call(reads.usage_of_quota_key, quota_key)
-
-
-async def _ping(connection: Connection) -> None:
-    await connection.fetchval("SELECT 1")
-
-
-async def _remove(connection: Connection, task_id: str, owner: str) -> bool:
-    status = await connection.execute(
-        "DELETE FROM task WHERE id = $1 AND owner = $2", to_bytes(task_id), to_bytes(owner)
-    )
-    return status == "DELETE 1"
 
 
 # ---- webhooks -------------------------------------------------------------------------------------------------------
@@ -317,11 +361,7 @@ class PostgresWebhooks:
         return self._store.parts.retention.now()
 
     async def _fetch(self, statement: str, *values: object) -> list[asyncpg.Record]:
-        return await self._store.parts.database.call(_fetch, statement, *values)
-
-
-async def _fetch(connection: Connection, statement: str, *values: object) -> list[asyncpg.Record]:
-    return await connection.fetch(statement, *values)
+        return await self._store.parts.database.call(fetch, statement, *values)
 
 
 async def _save(connection: Connection, webhook: Webhook, owner: str, now: float | None) -> Webhook | None:

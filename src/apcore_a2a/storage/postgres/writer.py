@@ -6,6 +6,7 @@ server cannot execute writes for a time, no write fails unless that takes longer
 
 import asyncio
 import logging
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -15,11 +16,17 @@ import asyncpg
 
 from apcore_a2a.errors import OverloadedError, StaleWriteError, StoreUnavailableError
 from apcore_a2a.storage.postgres.connection import (
+    APPLICATION_NAME,
     Address,
     Connection,
     ServerCondition,
+    SessionSettings,
     close_quietly,
     connect,
+    execute,
+    fetch,
+    fetch_value,
+    terminate,
 )
 from apcore_a2a.storage.postgres.failures import DatabaseFailure, classify, is_starting_or_stopping
 from apcore_a2a.storage.postgres.statements import (
@@ -82,6 +89,7 @@ class PostgresWriter:
     def __init__(self, address: Address, condition: ServerCondition, retention: RetentionRule, *, wake: Wake) -> None:
         self.replica = ""  # the present name of this replica
         self._address = address
+        self._settings = SessionSettings(address, **PLANNING)
         self._condition = condition
         self._retention = retention
         self._wake_followers = wake
@@ -90,8 +98,8 @@ class PostgresWriter:
         self._arrived = asyncio.Event()
         self._closed = False
         self._connection: Connection | None = None
-        # The server process of a broken connection, which may still execute a statement.
-        self._old_backend: int | None = None
+        self._name = ""  # of the connection, as the server shows it
+        self._old_name = ""  # of a broken connection, whose statement the server may still execute
         self._count: int | None = None  # number of all tasks, None until counted
         self._next_sweep = float("-inf")
         self._sweep_limit = MAX_SWEPT  # halved while a removal takes too long, because tasks have many events
@@ -193,7 +201,7 @@ class PostgresWriter:
             try:
                 connection = await self._connected()
                 parameters = arguments(batch, self._last_written, self.replica, self._retention.now())
-                rows = await connection.fetch(WRITE, *parameters)
+                rows = await self._settings.run(connection, fetch, WRITE, *parameters)
                 await self._answer(connection, batch, rows, is_repeated=attempt > 0)
                 return
             except Exception as error:  # no list of the exceptions of a driver is complete
@@ -257,13 +265,14 @@ class PostgresWriter:
         """Answer a rejected write: it is stale, its key was used before, or an earlier attempt was committed."""
         self._last_written.pop(write.id, None)
         if is_repeated and write.events:
-            found = await connection.fetchrow(FIND_WRITTEN, write.id, write.owner, write.version)
-            if found is not None and found["body"] == write.events[-1]:
+            key = write.id, write.owner, write.version
+            found = await self._settings.run(connection, fetch_value, FIND_WRITTEN, *key)
+            if found == write.events[-1]:
                 _resolve(write)
                 return
         earlier = None
         if write.is_new and write.key:
-            earlier = await connection.fetchval(FIND_KEY, write.owner, write.key)
+            earlier = await self._settings.run(connection, fetch_value, FIND_KEY, write.owner, write.key)
         if earlier is None:
             _reject(write, StaleWriteError())
         else:
@@ -272,22 +281,29 @@ class PostgresWriter:
     # ---- the connection ----------------------------------------------------------------------------------------------
 
     async def _connect(self) -> Connection:
-        return await connect(self._address, **PLANNING)
+        name = f"{APPLICATION_NAME} writer {secrets.token_hex(8)}"
+        connection = await connect(self._address, self._settings, name)
+        # A statement of the old connection must not be executed after those of the new one. In a shared session it is
+        # not, because its commit is another message.
+        if self._old_name and not self._address.shares_sessions:
+            try:
+                await terminate(connection, self._old_name)
+            except BaseException:
+                connection.terminate()
+                raise
+        self._old_name = ""
+        self._name = name
+        return connection
 
     async def _connected(self) -> Connection:
         if self._connection is None or self._connection.is_closed():
             self._drop_connection()
-            connection = await self._connect()
-            if self._old_backend is not None:
-                # A statement of the old connection must not be executed after those of the new one.
-                await connection.fetchval("SELECT pg_terminate_backend($1)", self._old_backend)
-                self._old_backend = None
-            self._connection = connection
+            self._connection = await self._connect()
         return self._connection
 
     def _drop_connection(self) -> None:
         if self._connection is not None:
-            self._old_backend = self._connection.get_server_pid()
+            self._old_name = self._name
             self._connection.terminate()
             self._connection = None
 
@@ -303,9 +319,10 @@ class PostgresWriter:
         self._has_expired = False
         try:
             connection = await self._connected()
-            status = await connection.execute(REMOVE_EXPIRED, now, self._retention.ttl, self._sweep_limit)
+            rule = now, self._retention.ttl, self._sweep_limit
+            removed = await self._settings.run(connection, execute, REMOVE_EXPIRED, *rule)
             self._count = None  # to be counted again, because other replicas also create and remove tasks
-            if _count_of(status) == self._sweep_limit:
+            if removed == self._sweep_limit:
                 self._sweep_soon(clock)
             else:
                 self._sweep_limit = MAX_SWEPT
@@ -328,12 +345,12 @@ class PostgresWriter:
             if write.is_new:
                 try:
                     await self._make_room(write, maximum, admitted)
-                except Exception as error:
-                    _reject(write, self._condition.failed(error))
-                    self._drop_connection()
-                    continue
                 except OverloadedError as error:
                     _reject(write, error)
+                    continue
+                except Exception as error:  # no list of the exceptions of a driver is complete
+                    _reject(write, self._condition.failed(error))
+                    self._drop_connection()
                     continue
             admitted.append(write)
         return admitted
@@ -341,24 +358,19 @@ class PostgresWriter:
     async def _make_room(self, write: Write, maximum: int, others: list[Write]) -> None:
         connection = await self._connected()
         if self._count is None:
-            self._count = int(await connection.fetchval("SELECT count(*) FROM task"))
+            self._count = int(await self._settings.run(connection, fetch_value, "SELECT count(*) FROM task"))
         excess = self._count + sum(other.is_new for other in others) - maximum + 1
         if excess <= 0:
             return
         # No task is removed for a write that will be rejected.
         in_use = "SELECT 1 FROM task WHERE id = $1 OR (owner = $2 AND key = $3 AND key <> '')"
-        if await connection.fetchval(in_use, write.id, write.owner, write.key) is not None:
+        key = write.id, write.owner, write.key
+        if await self._settings.run(connection, fetch_value, in_use, *key) is not None:
             return
-        status = await connection.execute(REMOVE_OLDEST, min(excess, 2))
-        removed = _count_of(status)
+        removed = await self._settings.run(connection, execute, REMOVE_OLDEST, min(excess, 2))
         self._count -= removed
         if not removed:
             raise OverloadedError("The agent is at its limit of unfinished tasks; try again later", retry_after=5)
-
-
-def _count_of(status: str) -> int:
-    """Return the number of changed rows in the status of a statement, such as "DELETE 2"."""
-    return int(status.split()[-1])
 
 
 def _resolve(write: Write, result: str | None = None) -> None:

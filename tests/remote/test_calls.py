@@ -10,9 +10,9 @@ import pytest
 from apcore_a2a.agents.apcore.call import DEADLINE
 from apcore_a2a.auth.jwt import JWTAuthenticator
 from apcore_a2a.client import A2AClient
+from apcore_a2a.client.calls import RemoteCall, follow
 from apcore_a2a.errors import A2AError
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Part, SendConfiguration, Task, TaskState
-from apcore_a2a.remote.module import RemoteCall, follow
 from apcore_a2a.testing import app_client
 from tests.auth.tokens import SECRET, bearer
 from tests.cli.conftest import hosted

@@ -6,11 +6,12 @@ import threading
 import apcore
 import pytest
 
+from apcore_a2a.client.skills import sanitize_schema
 from apcore_a2a.errors import A2AConnectionError
 from apcore_a2a.protocol.card import AgentCard, AgentInterface, AgentSkill
 from apcore_a2a.protocol.model import TaskState
 from apcore_a2a.remote.mount import RemoteAgent, mount_remote
-from apcore_a2a.remote.skills import read_skills, sanitize_schema, to_module_id
+from apcore_a2a.remote.skills import name_modules, to_module_id
 from tests.cli.conftest import EVIL
 from tests.fakes import WORKING, Gate, ScriptedAgent, chunk
 from tests.remote.conftest import (
@@ -145,7 +146,7 @@ def card_of(*skills: AgentSkill) -> AgentCard:
 
 
 def test_text_of_a_card_is_sanitized_and_truncated() -> None:
-    (skill,) = read_skills(card_of(AgentSkill(id="a", name=EVIL, description="d" * 5000, tags=(EVIL,) * 50)), "p")
+    (skill,) = name_modules(card_of(AgentSkill(id="a", name=EVIL, description="d" * 5000, tags=(EVIL,) * 50)), "p")
 
     assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(skill.name + "".join(skill.tags))
     assert (len(skill.description), len(skill.tags)) == (1000, 20)
@@ -157,7 +158,7 @@ def test_two_skills_with_one_name_become_two_modules() -> None:
         AgentSkill(id="a-b", name="", description="2", tags=()),
     )
 
-    assert [skill.module_id for skill in read_skills(card_of(*twins), "p")] == ["p.a_b", "p.a_b_2"]
+    assert [skill.local_name for skill in name_modules(card_of(*twins), "p")] == ["p.a_b", "p.a_b_2"]
 
 
 def test_a_remote_schema_loses_references_and_expressions_but_no_property() -> None:

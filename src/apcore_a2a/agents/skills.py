@@ -10,12 +10,12 @@ from msgspec.structs import replace
 from apcore_a2a.agent import Call
 from apcore_a2a.agents.schema import Schema, text_field
 from apcore_a2a.errors import InvalidParamsError, Violation
-from apcore_a2a.protocol.card import AgentExtension, advise
+from apcore_a2a.protocol.card import SKILLS_EXTENSION, AgentExtension, advise
 
 # The schemas and annotations of a skill on the card. A2A has no field for these, so they are in the params of one
 # extension, by skill id.
 
-EXTENSION: Final = "urn:apcore:a2a:modules:1"
+EXTENSION: Final = SKILLS_EXTENSION
 JSON: Final = "application/json"
 TEXT: Final = "text/plain"
 FILE: Final = "application/octet-stream"  # a file of any type

@@ -24,6 +24,9 @@ CardInterfaces = Literal["all", "1.0", "0.3"]
 """The versions whose interfaces a card lists. One version alone has one place for its addresses."""
 
 
+SKILLS_EXTENSION: Final = "urn:apcore:a2a:modules:1"
+"""The extension with the schemas and annotations of the skills. A2A has no field for these."""
+
 STATE_HISTORY: Final = "urn:apcore:a2a:state-transitions:1"
 """The extension of an agent whose tasks record their past states. 0.3 has a capability for it."""
 

@@ -4,36 +4,25 @@ Invariant: a remote task does not outlive the local run that started it. If that
 """
 
 import asyncio
-import contextlib
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, Final, Protocol
 
 import apcore
-from msgspec import UNSET, Struct
+from msgspec import UNSET
 
 from apcore_a2a.agents.apcore.call import DEADLINE, copy_output, output_parts
 from apcore_a2a.clean_text import clean_text
-from apcore_a2a.client import A2AClient
-from apcore_a2a.client.options import AuthLike, CallOptions, SendOptions
-from apcore_a2a.errors import A2AError, AgentError
-from apcore_a2a.protocol.lifecycle import TERMINAL
-from apcore_a2a.protocol.model import (
-    ArtifactUpdate,
-    Event,
-    Message,
-    Part,
-    SendConfiguration,
-    StatusUpdate,
-    Task,
-    TaskState,
-)
-from apcore_a2a.remote.skills import RemoteSkill, clean, for_apcore
+from apcore_a2a.client.calls import CANCEL_WAIT, RemoteCall
+from apcore_a2a.client.options import AuthLike, SendOptions
+from apcore_a2a.client.skills import RemoteSkill, clean
+from apcore_a2a.errors import AgentError
+from apcore_a2a.protocol.model import ArtifactUpdate, Event, Message, Part, Task, TaskState
+from apcore_a2a.remote.skills import for_apcore
 
 MAX_REASON: Final = 500  # maximum length of a remote task's final text, in characters
 MAX_NAME: Final = 100
-CANCEL_WAIT: Final = 5.0
 TOKEN_POLL: Final = 0.05  # polling interval in seconds: apcore's token has no callback
 Delegate = Callable[[Any], "AuthLike | Awaitable[AuthLike | None] | None"]
 """Returns the credentials for the remote agent, given apcore's Context of a local run."""
@@ -45,14 +34,7 @@ class RemoteConnection(Protocol):
 
     delegate: Delegate | None
 
-    def events(self, skill: RemoteSkill, call: "RemoteCall") -> AsyncGenerator[Event]: ...
-
-
-class RemoteCall(Struct, frozen=True):
-    """The content of one call to a remote agent."""
-
-    parts: list[Part]
-    options: SendOptions
+    def events(self, skill: RemoteSkill, call: RemoteCall) -> AsyncGenerator[Event]: ...
 
 
 class RemoteModule:
@@ -217,66 +199,3 @@ async def _unless_cancelled(step: Awaitable[Event | None], token: Any) -> Event 
             # The generator can be closed, which cancels the remote task, only when this step has ended.
             waiting.cancel()
             await asyncio.wait({waiting}, timeout=CANCEL_WAIT)
-
-
-# ---- the call --------------------------------------------------------------------------------------------------------
-
-
-async def follow(client: A2AClient, call: RemoteCall) -> AsyncGenerator[Event]:
-    """Yield the events of a call: of its stream if the agent supports streaming, and finally its task or its reply.
-
-    If the generator is closed before the remote task has ended, it cancels that task.
-    """
-    task_id = ""
-    state = TaskState.UNSPECIFIED
-    try:
-        async with aclosing(_begin(client, call)) as events:
-            async for event in events:
-                if isinstance(event, Message) and not task_id:
-                    yield event
-                    return
-                if isinstance(event, Task):
-                    task_id = event.id
-                elif not isinstance(event, Message):
-                    task_id = event.task_id or task_id  # some agents omit it in updates
-                if isinstance(event, Task | StatusUpdate):
-                    state = event.status.state
-                yield event
-        # The task is fetched, not assembled from the events, so that nothing missed or truncated is lost.
-        final = await client.get_task(task_id, **_options_of(call))
-        state = final.status.state
-        yield final
-    finally:
-        if task_id and state not in TERMINAL:
-            await _cancel(client, task_id, call)
-
-
-async def _begin(client: A2AClient, call: RemoteCall) -> AsyncGenerator[Event]:
-    card = await client.agent_card
-    if card.capabilities.streaming:
-        async with aclosing(client.stream_message(call.parts, **call.options)) as events:
-            async for event in events:
-                yield event
-        return
-    # With `return_immediately` the task's id is known at once, so the task can be cancelled. Then wait for its end.
-    at_once: SendOptions = {**call.options, "configuration": SendConfiguration(return_immediately=True)}
-    answer = await client.send_message(call.parts, **at_once)
-    yield answer
-    if isinstance(answer, Task):
-        await client.wait(answer, **_options_of(call))
-
-
-async def _cancel(client: A2AClient, task_id: str, call: RemoteCall) -> None:
-    with contextlib.suppress(
-        A2AError, TimeoutError
-    ):  # the task may have ended already, or the agent may be unreachable
-        async with asyncio.timeout(CANCEL_WAIT):
-            await client.cancel_task(task_id, **_options_of(call))
-
-
-def _options_of(call: RemoteCall) -> CallOptions:
-    """Return the options for further requests of the same call: credentials and trace headers."""
-    options: CallOptions = {"headers": call.options["headers"]}
-    if "auth" in call.options:
-        options["auth"] = call.options["auth"]
-    return options

@@ -14,13 +14,15 @@ from typing import Any, Final, Self, Unpack
 
 from apcore_a2a.clean_text import clean_line
 from apcore_a2a.client import A2AClient
+from apcore_a2a.client.calls import RemoteCall, follow
 from apcore_a2a.client.options import AuthLike, ClientOptions
+from apcore_a2a.client.skills import RemoteSkill
 from apcore_a2a.client.sync import LoopThread, Steps
 from apcore_a2a.errors import A2AError, AgentError, InvalidParamsError, OverloadedError, UnauthenticatedError
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.model import Event
-from apcore_a2a.remote.module import Delegate, RemoteCall, RemoteModule, StreamingRemoteModule, follow
-from apcore_a2a.remote.skills import RemoteSkill, read_skills, to_module_id
+from apcore_a2a.remote.module import Delegate, RemoteModule, StreamingRemoteModule
+from apcore_a2a.remote.skills import name_modules, to_module_id
 
 logger = logging.getLogger(__name__)
 
@@ -167,7 +169,7 @@ class RemoteAgent:
         with self._registry_lock:
             if self._is_closed:
                 return
-            wanted = {skill.module_id: skill for skill in read_skills(card, self._prefix)}
+            wanted = {skill.local_name: skill for skill in name_modules(card, self._prefix)}
             for module_id, skill in list(self._mounted.items()):
                 if wanted.get(module_id) != skill:
                     self._registry.unregister(module_id)
@@ -235,7 +237,7 @@ class RemoteAgent:
             error, InvalidParamsError | AgentError
         ):  # about the caller's input, or raised by the remote agent for its callers
             return error
-        logger.warning("remote skill failed", extra={"module_id": skill.module_id, "reason": clean_line(str(error))})
+        logger.warning("remote skill failed", extra={"module_id": skill.local_name, "reason": clean_line(str(error))})
         for kind, text in TEXTS:
             if isinstance(error, kind):
                 return AgentError(text)

@@ -13,7 +13,7 @@ import pytest
 import trustme
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from apcore_a2a.engine.webhooks.delivery import Notification
+from apcore_a2a.engine.webhooks.delivery import Notification, PostFailure
 from apcore_a2a.errors import InvalidParamsError
 from apcore_a2a.protocol.model import AuthenticationInfo, PushConfig
 from apcore_a2a.webhooks import sender
@@ -29,6 +29,12 @@ Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]
 def notice(url: str, **fields: Any) -> Notification:
     config = PushConfig(url=url, id="w", task_id="t", **fields)
     return Notification(config=config, event_id="t/1", body=b"{}", media_type="application/json")
+
+
+async def deliver(sender: WebhookSender, notification: Notification) -> str:
+    """Post a notification, and return the reason of a failure, or ""."""
+    failure = await sender.send(notification)
+    return failure.reason if failure is not None else ""
 
 
 class Names(AbstractResolver):
@@ -106,7 +112,7 @@ def http(status: str, *headers: str, body: bytes = b"") -> bytes:
 )
 async def test_a_host_that_resolves_to_a_private_address_is_not_dialed(found: list[str]) -> None:
     async with posting(resolver=Names(found)) as post:
-        assert await post.send(notice(f"https://{NAME}/")) == "the address is not public"
+        assert await deliver(post, notice(f"https://{NAME}/")) == "the address is not public"
 
 
 @requirement("NFR-SEC-004")
@@ -117,7 +123,7 @@ async def test_a_host_that_resolves_differently_when_it_is_dialed_is_rejected() 
             config = PushConfig(url=f"https://{NAME}/", id="w", task_id="t")
             post.check(config)
             assert (await names.resolve(NAME))[0]["host"] == "8.8.8.8"  # a check before dialing would pass
-            assert await post.send(notice(config.url)) == "the address is not public"
+            assert await deliver(post, notice(config.url)) == "the address is not public"
         inside.setblocking(False)
         with pytest.raises(BlockingIOError):
             inside.accept()
@@ -133,7 +139,7 @@ async def test_each_post_resolves_the_host_once_and_dials_the_checked_address() 
     names = Names(["8.8.8.8"], ["9.9.9.9"])
     async with posting(resolver=names, may_dial=may_dial) as post:
         for _ in range(2):
-            assert await post.send(notice(f"https://{NAME}/")) == "the address is not public"
+            assert await deliver(post, notice(f"https://{NAME}/")) == "the address is not public"
     assert (names.asked, checked) == ([NAME, NAME], ["8.8.8.8", "8.8.8.8", "9.9.9.9", "9.9.9.9"])
 
 
@@ -145,7 +151,7 @@ async def test_of_a_host_with_public_and_private_addresses_none_is_dialed() -> N
         return sender.is_public(address)
 
     async with posting(resolver=Names(["8.8.8.8", "10.0.0.1", "9.9.9.9"]), may_dial=may_dial) as post:
-        assert await post.send(notice(f"https://{NAME}/")) == "the address is not public"
+        assert await deliver(post, notice(f"https://{NAME}/")) == "the address is not public"
     assert checked == ["8.8.8.8", "10.0.0.1"]  # by the resolver, before any of them is dialed
 
 
@@ -156,12 +162,12 @@ async def test_a_literal_address_in_the_url_is_checked_when_it_is_dialed(host: s
         def check(self, config: PushConfig) -> None: ...
 
     async with posting(WithoutFirstCheck) as post:
-        assert await post.send(notice(f"https://{host}/")) == "the address is not public"
+        assert await deliver(post, notice(f"https://{host}/")) == "the address is not public"
 
 
 async def test_a_url_permitted_only_in_development_is_rejected_in_production() -> None:
     async with posting() as post:
-        assert await post.send(notice("http://example.com/")) == sender.NEEDS_HTTPS
+        assert await deliver(post, notice("http://example.com/")) == sender.NEEDS_HTTPS
 
 
 async def test_certificate_and_host_header_are_those_of_the_host_name() -> None:
@@ -177,10 +183,10 @@ async def test_certificate_and_host_header_are_those_of_the_host_name() -> None:
             "ports": (port,),
         }
         async with posting(**loopback, trust=trust) as post:
-            assert await post.send(notice(f"https://{NAME}:{port}/hook?x=1")) == ""
-            assert await post.send(notice(f"https://other.example.com:{port}/")) == "TLS failed"
+            assert await deliver(post, notice(f"https://{NAME}:{port}/hook?x=1")) == ""
+            assert await deliver(post, notice(f"https://other.example.com:{port}/")) == "TLS failed"
         async with posting(**loopback) as strict:
-            assert await strict.send(notice(f"https://{NAME}:{port}/")) == "TLS failed"
+            assert await deliver(strict, notice(f"https://{NAME}:{port}/")) == "TLS failed"
     (head,) = heads
     assert head.startswith(b"POST /hook?x=1 HTTP/1.1\r\n")
     assert f"host: {NAME}:{port}".encode() in head.lower()
@@ -196,8 +202,8 @@ async def test_credentials_are_sent_unchanged(monkeypatch: pytest.MonkeyPatch) -
     given = AuthenticationInfo(scheme="Basic", credentials="dTpw")
     async with answering(http("200 OK", "Set-Cookie: a=b")) as (port, heads), posting(allow_insecure=True) as post:
         url = f"http://127.0.0.1:{port}/"
-        assert await post.send(notice(url, authentication=given, token="t0ken")) == ""
-        assert await post.send(notice(url)) == ""
+        assert await deliver(post, notice(url, authentication=given, token="t0ken")) == ""
+        assert await deliver(post, notice(url)) == ""
     first, second = (head.decode().lower() for head in heads)
     assert "authorization: basic dtpw" in first
     assert "x-a2a-notification-token: t0ken" in first
@@ -240,7 +246,7 @@ async def test_a_connection_is_reused() -> None:
     server = await asyncio.start_server(count, "127.0.0.1", 0)
     async with server, posting(allow_insecure=True) as post:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-        assert [await post.send(notice(url)) for _ in range(3)] == ["", "", ""]
+        assert [await deliver(post, notice(url)) for _ in range(3)] == ["", "", ""]
     assert connections == 1
 
 
@@ -263,8 +269,38 @@ async def test_a_connection_is_reused() -> None:
 )
 async def test_only_2xx_counts_as_delivered(answer: bytes, reason: str) -> None:
     async with answering(answer) as (port, heads), posting(allow_insecure=True) as post:
-        assert await post.send(notice(f"http://127.0.0.1:{port}/")) == reason
+        assert await deliver(post, notice(f"http://127.0.0.1:{port}/")) == reason
     assert len(heads) == 1
+
+
+async def test_an_http_response_and_a_refused_address_do_not_count_as_a_target_that_is_down() -> None:
+    async with answering(http("404 Not Found")) as (port, _), posting(allow_insecure=True) as post:
+        answered = await post.send(notice(f"http://127.0.0.1:{port}/"))
+        assert answered == PostFailure("HTTP 404", was_answered=True)
+    async with posting(allow_insecure=True) as post:
+        assert await post.send(notice(f"http://127.0.0.1:{port}/")) == PostFailure("no connection")
+    async with posting() as post:
+        assert await post.send(notice("https://127.0.0.1/")) == PostFailure(sender.NOT_PUBLIC, was_answered=True)
+    async with posting(resolver=Names(["10.0.0.1"])) as post:
+        refused = await post.send(notice(f"https://{NAME}/"))
+        assert refused == PostFailure("the address is not public", was_answered=True)
+
+
+async def test_many_posts_to_one_host_run_at_the_same_time() -> None:
+    """A limit of connections per host would let one account's slow posts delay those of another."""
+    many = 40
+    arrived = asyncio.Barrier(many)
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await arrived.wait()
+        writer.write(http("200 OK"))
+        await writer.drain()
+
+    async with answering(answer) as (port, _), posting(allow_insecure=True) as post, asyncio.timeout(PATIENCE):
+        url = f"http://127.0.0.1:{port}/"
+        async with asyncio.TaskGroup() as group:
+            posts = [group.create_task(deliver(post, notice(url))) for _ in range(many)]
+        assert {each.result() for each in posts} == {""}
 
 
 async def test_only_the_beginning_of_a_huge_response_is_read() -> None:
@@ -280,7 +316,7 @@ async def test_only_the_beginning_of_a_huge_response_is_read() -> None:
 
     async with answering(flood) as (port, _), posting(allow_insecure=True) as post:
         async with asyncio.timeout(5):
-            assert await post.send(notice(f"http://127.0.0.1:{port}/")) == ""
+            assert await deliver(post, notice(f"http://127.0.0.1:{port}/")) == ""
     assert sent < 1 << 25  # the size of the system's buffers
 
 
@@ -290,13 +326,13 @@ async def test_the_status_of_an_endless_response_decides() -> None:
         await reader.read()  # until the sender disconnects
 
     async with answering(drip) as (port, _), posting(allow_insecure=True) as post:
-        assert await post.send(notice(f"http://127.0.0.1:{port}/")) == ""
+        assert await deliver(post, notice(f"http://127.0.0.1:{port}/")) == ""
 
 
 async def test_a_post_without_a_response_times_out() -> None:
     with listen() as silent:
         async with posting(allow_insecure=True, timeout=0.05) as post:
-            assert await post.send(notice(f"http://127.0.0.1:{silent.getsockname()[1]}/")) == "no answer in time"
+            assert await deliver(post, notice(f"http://127.0.0.1:{silent.getsockname()[1]}/")) == "no answer in time"
 
 
 async def test_a_refused_or_closed_connection_is_reported() -> None:
@@ -304,9 +340,9 @@ async def test_a_refused_or_closed_connection_is_reported() -> None:
         writer.close()
 
     async with answering(hang_up) as (port, _), posting(allow_insecure=True) as post:
-        assert await post.send(notice(f"http://127.0.0.1:{port}/")) == "the connection was closed"
+        assert await deliver(post, notice(f"http://127.0.0.1:{port}/")) == "the connection was closed"
     async with posting(allow_insecure=True) as post:
-        assert await post.send(notice(f"http://127.0.0.1:{port}/secret-path")) == "no connection"
+        assert await deliver(post, notice(f"http://127.0.0.1:{port}/secret-path")) == "no connection"
 
 
 def test_the_default_timeout_is_ten_seconds() -> None:
@@ -331,7 +367,7 @@ async def test_a_silent_name_server_blocks_no_other_name_resolution(
     loop = asyncio.get_running_loop()
     loop.set_default_executor(ThreadPoolExecutor(1))
     async with posting(allow_insecure=allow_insecure) as post:
-        sending = asyncio.create_task(post.send(notice(f"https://{NAME}/")))
+        sending = asyncio.create_task(deliver(post, notice(f"https://{NAME}/")))
         async with asyncio.timeout(PATIENCE):
             while not asked.is_set():  # noqa: ASYNC110  # a thread sets no asyncio event
                 await asyncio.sleep(0)

@@ -20,7 +20,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from msgspec import Struct
 
 from apcore_a2a import __version__
-from apcore_a2a.engine.webhooks.delivery import DEFAULT_LIMITS, Notification, NotificationFormat
+from apcore_a2a.engine.webhooks.delivery import DEFAULT_LIMITS, Notification, NotificationFormat, PostFailure
 from apcore_a2a.errors import A2AError, InvalidParamsError, Violation
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.model import ArtifactUpdate, Document, PushConfig
@@ -69,17 +69,17 @@ class WebhookSender:
             _check_text("authentication.scheme", config.authentication.scheme)
             _check_text("authentication.credentials", config.authentication.credentials)
 
-    async def send(self, notification: Notification) -> str:
+    async def send(self, notification: Notification) -> PostFailure | None:
         try:
             # Checked again, because the settings may have changed since the webhook was set.
             self.check(notification.config)
             return await self._post(notification)
         except A2AError as error:
-            return error.message
+            return PostFailure(error.message, was_answered=True)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            return _reason(error)
+            return PostFailure(_reason(error), was_answered=_is_refused(error))
 
-    async def _post(self, notification: Notification) -> str:
+    async def _post(self, notification: Notification) -> PostFailure | None:
         request = self._open_session().post(
             notification.config.url,
             data=notification.body,
@@ -90,10 +90,11 @@ class WebhookSender:
         async with request as answer:
             await _drain(answer)
             if 200 <= answer.status < 300:
-                return ""
+                return None
+            reason = f"HTTP {answer.status}"
             if 300 <= answer.status < 400:
-                return f"HTTP {answer.status}: redirects are not followed"
-            return f"HTTP {answer.status}"
+                reason += ": redirects are not followed"
+            return PostFailure(reason, was_answered=True)
 
     def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -104,8 +105,7 @@ class WebhookSender:
                 resolver = _VettingResolver(resolver, network.may_dial)
                 socket_factory = partial(_vetted_socket, network.may_dial)
             connector = aiohttp.TCPConnector(
-                limit=DEFAULT_LIMITS.max_workers,
-                limit_per_host=DEFAULT_LIMITS.max_workers_per_target,
+                limit=0,  # the workers are limited, for each account: a limit per host would be shared by all
                 keepalive_timeout=KEEP_ALIVE,
                 use_dns_cache=False,  # every connection resolves the name, and checks the result
                 ssl=network.trust or True,
@@ -158,7 +158,8 @@ class _ThreadedResolver(AbstractResolver):
     """
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(DEFAULT_LIMITS.max_workers, "webhook names")
+        # A name server that does not answer holds its thread longer than its worker.
+        self._threads = ThreadPoolExecutor(2 * DEFAULT_LIMITS.max_workers, "webhook names")
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
@@ -238,10 +239,15 @@ def _check_text(field: str, text: str) -> None:
         raise InvalidParamsError(f"Invalid parameter {field}: it must be printable ASCII", [wrong])
 
 
+def _is_refused(error: BaseException) -> bool:
+    """Return whether the address was rejected, so that nothing was dialed."""
+    cause = getattr(error, "os_error", error)
+    return isinstance(cause, AddressRefusedError) or isinstance(error.__cause__, AddressRefusedError)
+
+
 def _reason(error: BaseException) -> str:
     """Return why a post failed, in our own words: a library's text may contain the URL, and with it a secret."""
-    cause = getattr(error, "os_error", error)
-    if isinstance(cause, AddressRefusedError) or isinstance(error.__cause__, AddressRefusedError):
+    if _is_refused(error):
         return "the address is not public"
     if isinstance(error, TimeoutError):
         return "no answer in time"

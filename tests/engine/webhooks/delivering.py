@@ -8,7 +8,7 @@ from inspect import isawaitable
 from typing import Any
 
 from apcore_a2a.engine.context import Observer
-from apcore_a2a.engine.webhooks.delivery import DeliveryLimits, Notification, Posting, WebhookDelivery
+from apcore_a2a.engine.webhooks.delivery import DeliveryLimits, Notification, PostFailure, Posting, WebhookDelivery
 from apcore_a2a.protocol.model import PushConfig
 from apcore_a2a.storage.contract import Webhook, WebhookStore
 from apcore_a2a.storage.memory import InMemoryTaskStore
@@ -20,7 +20,10 @@ AT_ONCE = DeliveryLimits(pace=0.0)
 
 
 class FakeSender:
-    """A Sender with prepared results: for each target the reasons of its posts, or a gate at which a post waits."""
+    """A Sender with prepared results: for each target the reasons of its posts, or a gate at which a post waits.
+
+    A reason that begins with HTTP is that of a response.
+    """
 
     def __init__(self, **orders: Sequence[str | Gate]) -> None:
         self.orders = {to: list(some) for to, some in orders.items()}
@@ -30,7 +33,7 @@ class FakeSender:
 
     def check(self, config: PushConfig) -> None: ...
 
-    async def send(self, notification: Notification) -> str:
+    async def send(self, notification: Notification) -> PostFailure | None:
         to = host(notification)
         self.busy[to] += 1
         self.most[to] = max(self.most[to], self.busy[to])
@@ -39,8 +42,8 @@ class FakeSender:
             order = self._next_order(to)
             if isinstance(order, Gate):
                 await order.wait()
-                return ""
-            return order
+                return None
+            return PostFailure(order, was_answered=order.startswith("HTTP")) if order else None
         finally:
             self.busy[to] -= 1
 
@@ -112,10 +115,17 @@ class DeliveryScenario:
         self.delivery = WebhookDelivery(store, posting, observer=Observer(), clock=self.clock)
 
     async def task(
-        self, name: str, to: str = "good", *, version: str = "1.0", events: int = 1, wake: bool = True
+        self,
+        name: str,
+        to: str = "good",
+        *,
+        version: str = "1.0",
+        events: int = 1,
+        wake: bool = True,
+        owner: str = ALICE,
     ) -> Author:
         """Store a task with a webhook, and wake the delivery."""
-        author = Author(name)
+        author = Author(name, owner=owner)
         change = author.create()
         config = PushConfig(url=f"https://{to}/hook", id="w", task_id=name)
         change.webhook = Webhook(config=config, a2a_version=version)
@@ -133,10 +143,10 @@ class DeliveryScenario:
         for _ in range(20):
             await asyncio.sleep(0)
 
-    async def until(self, condition: Callable[[Webhook], bool], name: str) -> Webhook:
+    async def until(self, condition: Callable[[Webhook], bool], name: str, owner: str = ALICE) -> Webhook:
         async with asyncio.timeout(PATIENCE):
             while True:
-                for webhook in await self.store.webhooks.of_task(name, ALICE) or ():
+                for webhook in await self.store.webhooks.of_task(name, owner) or ():
                     if condition(webhook):
                         return webhook
                 await asyncio.sleep(0)

@@ -4,12 +4,11 @@ import asyncio
 import json
 from collections import Counter
 
+import pytest
 from msgspec.structs import replace
 
 from apcore_a2a.engine.webhooks import delivery
-from apcore_a2a.engine.webhooks.delivery import (
-    DEFAULT_LIMITS,
-)
+from apcore_a2a.engine.webhooks.delivery import DEFAULT_LIMITS
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import PushConfig, TaskState
 from apcore_a2a.storage.contract import Webhook
@@ -79,9 +78,9 @@ async def test_a_webhook_that_hangs_delays_no_other() -> None:
 
 async def test_the_number_of_workers_is_limited() -> None:
     gate = Gate()
-    async with delivering(AT_ONCE, **{f"slow{number}": [gate] for number in range(8)}) as scenario:
-        for number in range(8 * 16):
-            await scenario.task(f"t{number}", f"slow{number % 8}")
+    async with delivering(AT_ONCE, **{f"slow{number}": [gate] for number in range(16)}) as scenario:
+        for number in range(16 * 16):
+            await scenario.task(f"t{number}", f"slow{number % 16}", owner=f"|{number % 8}")
         for _ in range(DEFAULT_LIMITS.max_workers):
             await scenario.sender.next()
         await scenario.later(0)
@@ -89,42 +88,138 @@ async def test_the_number_of_workers_is_limited() -> None:
         gate.open()
 
 
+# ---- fairness -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hosts", [60, 1_000])
+async def test_hosts_that_never_answer_do_not_delay_another_account(hosts: int) -> None:
+    gate = Gate()
+    async with delivering(AT_ONCE, **{f"slow{number}": [gate] for number in range(hosts)}) as scenario:
+        for number in range(hosts):
+            # Tenants of one account share its part: a client can invent any number of them.
+            await scenario.task(f"t{number}", f"slow{number}", owner=f"|mallory\n{number}")
+        hanging = [await scenario.sender.next() for _ in range(DEFAULT_LIMITS.max_workers_per_account)]
+        await scenario.later(0)
+        assert scenario.sender.posts.empty()
+        await scenario.task("good", owner="|bob")
+        assert (await scenario.sender.next()).event_id == "good/1"
+        assert len({host(post) for post in hanging}) == DEFAULT_LIMITS.max_workers_per_account
+        gate.open()
+        await scenario.until(lambda webhook: webhook.delivered == 1, "t0", owner="|mallory\n0")
+
+
+async def test_accounts_take_turns_for_the_workers() -> None:
+    gate = Gate()
+    async with delivering(replace(AT_ONCE, max_workers=1), slow=[gate]) as scenario:
+        await scenario.task("first", "slow", owner="|mallory")
+        await gate.reached()
+        for number in range(40):
+            await scenario.task(f"m{number}", owner="|mallory")
+        await scenario.task("b", owner="|bob")
+        await scenario.later(0)
+        gate.open()
+        got = [await scenario.sender.next() for _ in range(4)]
+        assert "b/1" in numbers(got)
+
+
+async def test_the_bytes_posted_at_once_are_shared_by_the_accounts() -> None:
+    gate = Gate()
+    limits = replace(AT_ONCE, max_bytes=2_000, max_bytes_per_account=1)
+    async with delivering(limits, slow=[gate]) as scenario:
+        for number in range(3):
+            await scenario.task(f"m{number}", "slow", owner="|mallory")
+        await gate.reached()
+        await scenario.task("b", owner="|bob")
+        got = [await scenario.sender.next() for _ in range(2)]
+        assert numbers(got) == ["m0/1", "b/1"]
+        gate.open()
+
+
+# ---- circuits -------------------------------------------------------------------------------------------------------
+
+ONCE = replace(AT_ONCE, retry_delays=())
+
+
+async def open_circuit(scenario: DeliveryScenario, *, owner: str = ALICE) -> None:
+    """Let webhooks fail until the circuit of the target "bad" is open. Each is tried once."""
+    for number in range(delivery.OPENS_AFTER):
+        await scenario.task(f"t{number}", "bad", owner=owner)
+        await scenario.sender.next()
+        await scenario.until(lambda webhook: webhook.failed, f"t{number}", owner=owner)
+
+
 async def test_the_circuit_of_a_failing_target_opens_and_one_trial_closes_it() -> None:
-    async with delivering(bad=["no"] * delivery.OPENS_AFTER + [""]) as scenario:
-        for number in range(delivery.OPENS_AFTER):
-            await scenario.task(f"t{number}", "bad")
-            await scenario.sender.next()
-            await scenario.until(lambda webhook: webhook.attempts == 1, f"t{number}")
-        await scenario.task("late", "bad")
+    gate = Gate()
+    async with delivering(ONCE, bad=[*["no"] * delivery.OPENS_AFTER, gate]) as scenario:
+        await open_circuit(scenario)
+        for number in range(3):
+            await scenario.task(f"late{number}", "bad")
         await scenario.later(0.5)
         assert scenario.sender.posts.empty()
-        assert (await scenario.until(lambda webhook: True, "late")).attempts == 0  # it was not posted
-        await scenario.later(0.5)
-        await scenario.sender.next()  # the trial succeeds, and the circuit closes
+        for pause in (0.5, 1.0, 1.0):
+            await scenario.later(pause)
+        await gate.reached()
+        assert scenario.sender.busy["bad"] == 1  # one trial
+        gate.open()
         await scenario.later(1.0)
-        for _ in range(delivery.OPENS_AFTER):
-            await scenario.sender.next()
-        await scenario.until(lambda webhook: webhook.delivered == 1, "late")
+        for number in range(3):
+            await scenario.until(lambda webhook: webhook.delivered == 1, f"late{number}")
 
 
-async def test_only_one_webhook_tries_a_target_with_an_open_circuit() -> None:
-    gate = Gate()
-    async with delivering(bad=[*["no"] * delivery.OPENS_AFTER, gate]) as scenario:
+async def test_a_receiver_that_answers_with_errors_is_up() -> None:
+    """The webhooks of `/gone` do not stop those of `/good` at the same host."""
+    answers = [*["HTTP 404", "HTTP 500"] * delivery.OPENS_AFTER, ""]
+    async with delivering(ONCE, bad=answers) as scenario:
+        for number in range(2 * delivery.OPENS_AFTER):
+            await scenario.task(f"t{number}", "bad")
+            await scenario.until(lambda webhook: webhook.failed, f"t{number}")
+        await scenario.task("good", "bad")
+        await scenario.until(lambda webhook: webhook.delivered == 1, "good")
+
+
+async def test_an_answer_closes_the_circuit() -> None:
+    failures = ["no"] * (delivery.OPENS_AFTER - 1)
+    async with delivering(ONCE, bad=[*failures, "HTTP 500", *failures, ""]) as scenario:
+        for number in range(2 * delivery.OPENS_AFTER):
+            await scenario.task(f"t{number}", "bad")
+            await scenario.until(lambda webhook: webhook.failed or bool(webhook.delivered), f"t{number}")
+
+
+async def test_the_circuit_of_one_account_delays_no_other() -> None:
+    async with delivering(ONCE, bad=[*["no"] * delivery.OPENS_AFTER, ""]) as scenario:
+        await open_circuit(scenario, owner="|mallory")
+        await scenario.task("good", "bad", owner="|bob")
+        await scenario.until(lambda webhook: webhook.delivered == 1, "good", owner="|bob")
+
+
+async def test_an_open_circuit_does_not_delay_retries() -> None:
+    async with delivering(bad=["no"]) as scenario:
         for number in range(delivery.OPENS_AFTER):
             await scenario.task(f"t{number}", "bad")
             await scenario.sender.next()
             await scenario.until(lambda webhook: webhook.attempts == 1, f"t{number}")
-        for pause in (1.0, 1.0):
+        for attempt, pause in enumerate((1.0, 2.0, 4.0), 2):
             await scenario.later(pause)
-        await gate.reached()
-        assert scenario.sender.busy["bad"] == 1
-        gate.open()
-        await scenario.later(1.0)
+            for number in range(delivery.OPENS_AFTER):
+                await scenario.until(lambda webhook: webhook.attempts == attempt, f"t{number}")  # noqa: B023
         for number in range(delivery.OPENS_AFTER):
-            await scenario.until(lambda webhook: webhook.delivered == 1, f"t{number}")
+            assert (await scenario.until(lambda webhook: webhook.failed, f"t{number}")).attempts == 4
 
 
-async def test_webhooks_of_a_target_that_stays_down_are_given_up_eventually() -> None:
+async def test_after_a_minute_a_circuit_delays_nothing() -> None:
+    gate = Gate()
+    async with delivering(ONCE, bad=[*["no"] * delivery.OPENS_AFTER, gate]) as scenario:
+        await open_circuit(scenario)
+        await scenario.later(delivery.LONG_DOWN + 1)
+        for number in range(3):
+            await scenario.task(f"late{number}", "bad")
+        for _ in range(3):
+            await scenario.sender.next()
+        assert scenario.sender.busy["bad"] == 3
+        gate.open()
+
+
+async def test_webhooks_of_a_target_that_stays_down_are_given_up_after_four_posts_each() -> None:
     async with delivering(bad=["no connection"]) as scenario:
         for number in range(50):
             await scenario.task(f"t{number}", "bad")
@@ -132,7 +227,9 @@ async def test_webhooks_of_a_target_that_stays_down_are_given_up_eventually() ->
             await scenario.later(0.5)
         for number in range(50):
             webhook = await scenario.until(lambda webhook: webhook.failed, f"t{number}")
-            assert webhook.reason == "no connection"
+            assert (webhook.attempts, webhook.reason) == (4, "no connection")
+        posts = Counter(numbers([scenario.sender.posts.get_nowait() for _ in range(scenario.sender.posts.qsize())]))
+        assert posts == {f"t{number}/1": 4 for number in range(50)}
 
 
 async def test_0_3_gets_the_task_as_it_was_at_each_status_and_nothing_for_chunks() -> None:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from apcore_a2a.engine.event_log import EventLog
 from apcore_a2a.engine.webhooks import delivery
-from apcore_a2a.engine.webhooks.delivery import Notification
+from apcore_a2a.engine.webhooks.delivery import Notification, PostFailure
 from apcore_a2a.errors import StoreUnavailableError
 from tests.engine.webhooks.delivering import AT_ONCE, DeliveryScenario, FakeSender, delivering, numbers, raising
 from tests.fakes import PATIENCE, Gate
@@ -65,7 +65,7 @@ async def test_an_event_whose_delivery_was_not_stored_is_posted_again_after_the_
 
 async def test_an_exception_of_the_sender_affects_no_other_webhook(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(FakeSender):
-        async def send(self, notification: Notification) -> str:
+        async def send(self, notification: Notification) -> PostFailure | None:
             if notification.config.task_id == "bad":
                 raise RuntimeError("a bug")
             return await super().send(notification)

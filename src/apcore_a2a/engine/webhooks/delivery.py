@@ -7,11 +7,14 @@ would lose an event. The *dispatcher* claims webhooks that have undelivered even
 its events, oldest first, and stores the cursor after each. If it is killed in between, it repeats at most one event,
 which the receiver recognizes by its id.
 
-Three limits isolate receivers from each other. The number of workers is limited (`max_workers`). Only a quarter of them
-post to one *target*, which is a host and a port. After several failures in a row, the *circuit* of a target opens:
-nothing is posted to it for a while, then one worker tries, and if it succeeds, the others continue. For a minute, the
-webhooks that wait for an open circuit keep their attempts. If the target is down for longer, each wait counts as a
-failed attempt.
+Callers share the workers (`max_workers`). The webhooks of one account (*share*) have a quarter of the workers and of
+the claims, and the accounts take turns. So the receivers of one caller never delay those of another for long.
+
+A *target* is a host and a port that one account posts to. If several posts in a row get no HTTP response, the *circuit*
+of the target opens: the events of further webhooks wait, then one is a trial, and if it is answered, all continue. Any
+HTTP response, an error too, shows that the target is up. A circuit delays only first attempts: an event that failed is
+retried on time, and no webhook is given up without posts. After a minute the circuit delays nothing any more, so that
+the webhooks of a target that stays down are given up.
 """
 
 import asyncio
@@ -32,7 +35,7 @@ from apcore_a2a.errors import A2AError
 from apcore_a2a.ids_and_time import seconds_since
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.model import PushConfig
-from apcore_a2a.storage.contract import Backlog, Claim, DeliveryReport, WebhookStore
+from apcore_a2a.storage.contract import Backlog, Claim, DeliveryReport, WebhookStore, stored_quota_key
 from apcore_a2a.trace_context import NO_TRACE, Trace
 
 logger = logging.getLogger(__name__)
@@ -46,10 +49,11 @@ LONG_DOWN: Final = 60.0  # seconds for which waiting for a target that is down i
 
 
 class Target:
-    """A host and a port: its circuit, its workers, and the claims that wait for one of them."""
+    """A host and a port of one account: its circuit, its workers, and the claims that wait for one of them."""
 
-    def __init__(self, name: str, *, max_workers: int) -> None:
+    def __init__(self, name: str, share: "Share", *, max_workers: int) -> None:
         self.name = name
+        self.share = share
         self.workers = 0
         self._max_workers = max_workers
         self.queue: deque[tuple[Claim, float]] = deque()  # with the time of the claim
@@ -59,7 +63,6 @@ class Target:
         self._open_until = 0.0
         self._down_since = 0.0
         self._in_trial = False
-        self.reason = ""
 
     def is_idle(self) -> bool:
         return not self.workers and not self.queue and not self._failures
@@ -70,17 +73,18 @@ class Target:
 
     def open_seconds(self, now: float) -> float:
         """Return for how long the circuit stays open. Then one post is a trial, and the others wait for its result."""
-        if self._failures < OPENS_AFTER:
+        if self._failures < OPENS_AFTER or now - self._down_since > LONG_DOWN:
             return 0.0
         if self._in_trial:
             return max(self._open_until - now, POSTPONED)
         return max(self._open_until - now, 0.0)
 
-    def has_room(self, now: float) -> bool:
-        return self.workers < self._max_workers and not self.open_seconds(now)
+    def must_wait(self, claim: Claim, now: float) -> bool:
+        """Return whether a claim waits for the circuit. Only a first attempt does."""
+        return not claim.webhook.attempts and self.open_seconds(now) > 0
 
-    def is_long_down(self, now: float) -> bool:
-        return self._failures >= OPENS_AFTER and now - self._down_since > LONG_DOWN
+    def has_room(self) -> bool:
+        return self.workers < self._max_workers
 
     def begin(self) -> None:
         self.workers += 1
@@ -90,22 +94,77 @@ class Target:
         self.workers -= 1
         self._in_trial = False
 
-    def succeeded(self) -> None:
+    def is_up(self) -> None:
+        """Close the circuit: the target sent an HTTP response."""
         self._failures = 0
         self._opened_for = 0.0
         self._in_trial = False
 
-    def failed(self, reason: str, now: float) -> None:
+    def is_down(self, now: float) -> None:
+        """Count a post without an HTTP response, and open the circuit after several in a row."""
         if not self._failures:
             self._down_since = now
         self._failures += 1
         self._in_trial = False
-        self.reason = reason
-        if self._failures >= OPENS_AFTER and now >= self._open_until:
+        if self._failures >= OPENS_AFTER and self._open_until <= now <= self._down_since + LONG_DOWN:
             first, longest = OPEN_FOR
             self._opened_for = min(max(2 * self._opened_for, first), longest)
             self._open_until = now + self._opened_for
             logger.warning("webhook circuit opened", extra={"target": self.name, "seconds": self._opened_for})
+
+
+class _ByteBudget:
+    """A limit of bytes in use. A sender waits until its bytes fit, or until no other bytes are in use."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._used = 0
+        self._freed = asyncio.Condition()
+
+    @asynccontextmanager
+    async def held(self, size: int) -> AsyncIterator[None]:
+        async with self._freed:
+            await self._freed.wait_for(lambda: not self._used or self._used + size <= self._limit)
+            self._used += size
+        try:
+            yield
+        finally:
+            self._used -= size
+            async with self._freed:
+                self._freed.notify_all()
+
+
+class Share:
+    """What the webhooks of one account use: workers, claims and bytes. Its targets with work take turns."""
+
+    def __init__(self, account: str, *, max_workers: int, max_claimed: int, max_bytes: int) -> None:
+        self.account = account
+        self.targets = 0
+        self.workers = 0
+        self.claimed = 0
+        self.bytes = _ByteBudget(max_bytes)
+        self.is_ready = False  # whether it is in the list of accounts that have work for a worker
+        self.ready: deque[Target] = deque()  # targets with room for a worker and a claim in the queue
+        self._max_workers = max_workers
+        self._max_claimed = max_claimed
+        self._postponed = 0  # since it last had room for a claim
+
+    def is_idle(self) -> bool:
+        return not self.targets and not self.workers and not self.claimed
+
+    def can_start(self) -> bool:
+        return bool(self.ready) and self.workers < self._max_workers
+
+    def takes_claim(self) -> bool:
+        if self.claimed < self._max_claimed:
+            self._postponed = 0
+            return True
+        self._postponed += 1
+        return False
+
+    def postpone_seconds(self) -> float:
+        """Return the pause of a claim beyond the share. It grows with their number: each pause is a write."""
+        return min(POSTPONED * (1 + self._postponed // self._max_claimed), LEASE)
 
 
 # ---- delivery -------------------------------------------------------------------------------------------------------
@@ -120,15 +179,18 @@ class DeliveryLimits(Struct, frozen=True, kw_only=True):
 
     retry_delays: tuple[float, ...] = (1.0, 2.0, 4.0)
     """Pauses before the retries of an event (FR-PSH-003)."""
-    max_workers: int = 64
+    max_workers: int = 128
+    max_workers_per_account: int = 32
     max_workers_per_target: int = 16
     max_queued_per_target: int = 64
     max_claimed: int = 512
     """Claims held by workers and queues together."""
+    max_claimed_per_account: int = 128
     max_targets: int = 1_000
     """Targets whose failures are remembered, unless more of them are in use."""
     max_bytes: int = 256 * 1024 * 1024
     """Bytes of the notifications that are posted at the same time, unless a single one is larger."""
+    max_bytes_per_account: int = 64 * 1024 * 1024
     large: int = 64 * 1024
     """Size of an event, in bytes, above which a thread encodes it."""
     poll: float = 1.0
@@ -154,6 +216,15 @@ class Notification(Struct, frozen=True, kw_only=True):
     """The time of the status, if the event is one."""
 
 
+class PostFailure(Struct, frozen=True):
+    """Why a post failed."""
+
+    reason: str
+    """Without secrets."""
+    was_answered: bool = False
+    """Whether the target is up: it sent an HTTP response, or the sender did not try to connect."""
+
+
 class Sender(Protocol):
     """Posts notifications to webhooks."""
 
@@ -164,8 +235,8 @@ class Sender(Protocol):
             InvalidParamsError: The text says why.
         """
 
-    async def send(self, notification: Notification) -> str:
-        """Post a notification in bounded time. Return the reason of a failure without secrets, or "" on success."""
+    async def send(self, notification: Notification) -> PostFailure | None:
+        """Post a notification in bounded time. Return the failure, or None on success."""
 
     async def close(self) -> None: ...
 
@@ -197,27 +268,6 @@ class Posting(Struct, frozen=True, kw_only=True):
     """None means `DEFAULT_LIMITS`."""
 
 
-class _ByteBudget:
-    """A limit of bytes in use. A sender waits until its bytes fit, or until no other bytes are in use."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._used = 0
-        self._freed = asyncio.Condition()
-
-    @asynccontextmanager
-    async def held(self, size: int) -> AsyncIterator[None]:
-        async with self._freed:
-            await self._freed.wait_for(lambda: not self._used or self._used + size <= self._limit)
-            self._used += size
-        try:
-            yield
-        finally:
-            self._used -= size
-            async with self._freed:
-                self._freed.notify_all()
-
-
 class WebhookDelivery:
     """Delivers events to webhooks, from `start` to `drain`."""
 
@@ -235,8 +285,9 @@ class WebhookDelivery:
         self._limits = posting.limits or DEFAULT_LIMITS
         self._observer = observer
         self._clock = clock
-        self._targets: dict[str, Target] = {}
-        self._ready: deque[Target] = deque()  # targets with room for a worker and a claim in the queue
+        self._targets: dict[tuple[str, str], Target] = {}  # by account, and host and port
+        self._shares: dict[str, Share] = {}
+        self._ready: deque[Share] = deque()  # accounts that may use a further worker
         self._workers = 0
         self._claimed = 0
         self._unfinished: list[Claim] = []  # claims of workers that the shutdown has stopped
@@ -348,16 +399,16 @@ class WebhookDelivery:
         """Put a claim into the queue of its target, or postpone it if the queue is full or the circuit is open."""
         now = self._clock()
         target = self._target(claim)
-        open_seconds = target.open_seconds(now)
-        if open_seconds and target.is_long_down(now):
-            self._settle_in_background(
-                self._record_failure(claim, claim.webhook.delivered, claim.webhook.attempts, target.reason)
-            )
-        elif open_seconds or len(target.queue) >= self._limits.max_queued_per_target:
-            self._settle_in_background(self._postpone(claim, open_seconds or POSTPONED))
+        if target.must_wait(claim, now):
+            self._settle_in_background(self._postpone(claim, target.open_seconds(now)))
+        elif not target.share.takes_claim():
+            self._settle_in_background(self._postpone(claim, target.share.postpone_seconds()))
+        elif len(target.queue) >= self._limits.max_queued_per_target:
+            self._settle_in_background(self._postpone(claim, POSTPONED))
         else:
             target.queue.append((claim, now))
             self._claimed += 1
+            target.share.claimed += 1
             self._mark_ready(target)
 
     def _settle_in_background(self, settling: Coroutine[Any, Any, None]) -> None:
@@ -382,39 +433,79 @@ class WebhookDelivery:
         self._wake_after(seconds)
 
     def _target(self, claim: Claim) -> Target:
+        account = stored_quota_key(claim.owner)
         name = urlsplit(claim.webhook.config.url).netloc.lower()
-        target = self._targets.get(name)
+        target = self._targets.get((account, name))
         if target is None:
             if len(self._targets) >= self._limits.max_targets:
                 self._remove_idle_targets()
-            target = Target(name, max_workers=self._limits.max_workers_per_target)
-            self._targets[name] = target
+            target = Target(name, self._share(account), max_workers=self._limits.max_workers_per_target)
+            target.share.targets += 1
+            self._targets[account, name] = target
         return target
+
+    def _share(self, account: str) -> Share:
+        share = self._shares.get(account)
+        if share is None:
+            share = Share(
+                account,
+                max_workers=self._limits.max_workers_per_account,
+                max_claimed=self._limits.max_claimed_per_account,
+                max_bytes=self._limits.max_bytes_per_account,
+            )
+            self._shares[account] = share
+        return share
+
+    def _remove_target(self, target: Target) -> None:
+        share = target.share
+        if self._targets.pop((share.account, target.name), None) is not None:
+            share.targets -= 1
+        if share.is_idle():
+            self._shares.pop(share.account, None)
 
     def _remove_idle_targets(self) -> None:
         """Remove idle targets, and those that failed long ago: they are tried again like new ones."""
         now = self._clock()
-        for name, target in list(self._targets.items()):
+        for target in list(self._targets.values()):
             if target.is_idle() or target.is_long_idle(now):
-                del self._targets[name]
+                self._remove_target(target)
 
     def _mark_ready(self, target: Target) -> None:
-        if target.queue and not target.is_ready and target.has_room(self._clock()):
+        share = target.share
+        if target.queue and not target.is_ready and target.has_room():
             target.is_ready = True
-            self._ready.append(target)
+            share.ready.append(target)
+        if share.can_start() and not share.is_ready:
+            share.is_ready = True
+            self._ready.append(share)
 
     def _start_workers(self) -> None:
-        """Start workers for queued claims, one target after the other."""
+        """Start workers for queued claims. The accounts take turns, and the targets of an account."""
         while self._ready and self._workers < self._limits.max_workers:
-            target = self._ready.popleft()
-            target.is_ready = False
-            if not target.queue or not target.has_room(self._clock()):
+            share = self._ready.popleft()
+            share.is_ready = False
+            if not share.can_start():
                 continue
-            claim, since = target.queue.popleft()
-            self._workers += 1
-            target.begin()
-            self._work.start(self._run_worker(target, claim, since), name=f"webhook {target.name}")
+            target = share.ready.popleft()
+            target.is_ready = False
+            if target.queue and target.has_room():
+                self._start_worker(target)
             self._mark_ready(target)
+
+    def _start_worker(self, target: Target) -> None:
+        claim, since = target.queue.popleft()
+        if target.must_wait(claim, self._clock()):
+            self._release_place(target)
+            self._enqueue(claim)
+            return
+        self._workers += 1
+        target.share.workers += 1
+        target.begin()
+        self._work.start(self._run_worker(target, claim, since), name=f"webhook {target.name}")
+
+    def _release_place(self, target: Target) -> None:
+        self._claimed -= 1
+        target.share.claimed -= 1
 
     # ---- a worker -------------------------------------------------------------------------------------------------
 
@@ -432,12 +523,13 @@ class WebhookDelivery:
             logger.exception("webhook failed", extra={"target": target.name})
         finally:
             self._workers -= 1
-            self._claimed -= 1
+            target.share.workers -= 1
+            self._release_place(target)
             target.end()
             self._postpone_queue(target)
             self._mark_ready(target)
             if target.is_idle():
-                self._targets.pop(target.name, None)
+                self._remove_target(target)
             self._start_workers()
             self.wake()
 
@@ -452,12 +544,12 @@ class WebhookDelivery:
         return await self._store.settle(claim, report)
 
     def _postpone_queue(self, target: Target) -> None:
-        """Postpone the claims of a target whose circuit has just opened."""
+        """Postpone the first attempts of a target whose circuit has just opened."""
         if target.open_seconds(self._clock()):
             waiting = list(target.queue)
             target.queue.clear()
-            self._claimed -= len(waiting)
             for claim, _ in waiting:
+                self._release_place(target)
                 self._enqueue(claim)
 
     async def _deliver(self, target: Target, claim: Claim) -> None:
@@ -474,9 +566,9 @@ class WebhookDelivery:
                 return
             notification = await self._encode(claim, records[0], delivered + 1)
             if notification is not None:
-                reason = await self._send(target, notification)
-                if reason:
-                    await self._record_failure(claim, delivered, attempts, reason)
+                failure = await self._send(target, notification)
+                if failure is not None:
+                    await self._record_failure(claim, delivered, attempts, failure.reason)
                     return
                 attempts = 0
             delivered += 1
@@ -512,16 +604,19 @@ class WebhookDelivery:
             time=v1.time_of(record),
         )
 
-    async def _send(self, target: Target, notification: Notification) -> str:
-        async with self._bytes.held(len(notification.body)):
-            reason = await self._sender.send(notification)
-        if reason:
-            target.failed(reason, self._clock())
+    async def _send(self, target: Target, notification: Notification) -> PostFailure | None:
+        size = len(notification.body)
+        async with target.share.bytes.held(size), self._bytes.held(size):
+            failure = await self._sender.send(notification)
+        if failure is None or failure.was_answered:
+            target.is_up()
+        else:
+            target.is_down(self._clock())
+        if failure is not None:
             self._observer.notification_failed(notification.config.task_id)
         else:
-            target.succeeded()
             self._observer.notification_sent(notification.config.task_id, seconds_since(notification.time))
-        return reason
+        return failure
 
     async def _record_failure(self, claim: Claim, delivered: int, attempts: int, reason: str) -> None:
         """Schedule a retry, or give the webhook up after the last one."""

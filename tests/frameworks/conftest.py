@@ -1,10 +1,12 @@
 """Servers in the environments of the frameworks: one process for each, which a test may kill."""
 
+import asyncio
 import os
 import re
 import subprocess
 import threading
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -82,8 +84,8 @@ class Framework:
         return self.effects_file.read_text().splitlines()
 
     @asynccontextmanager
-    async def client(self, user: str = "ada") -> AsyncIterator[A2AClient]:
-        async with A2AClient(self.url, auth=ApiKeyAuth(f"key-of-{user}"), timeout=PATIENCE) as client:
+    async def client(self, user: str = "ada", *, path: str = "") -> AsyncIterator[A2AClient]:
+        async with A2AClient(self.url + path, auth=ApiKeyAuth(f"key-of-{user}"), timeout=PATIENCE) as client:
             yield client
 
 
@@ -168,14 +170,62 @@ def file_part() -> Part:
     return Part(raw=b"\x89PNG\r\n\x1a\n123", media_type="image/png", filename="a.png")
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for an effect in another process."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+
+
+async def begin(client: A2AClient, content: Any) -> Heard:
+    """Send a message, and return once its task exists."""
+    heard = Heard()
+    async for event in client.stream_message(content):
+        heard.add(event)
+        if heard.task_id:
+            break
+    return heard
+
+
+async def begin_slowly(framework: Framework, *, path: str = "") -> Heard:
+    """Start a task whose tool never ends. Return it once the call is stored, and the tool runs."""
+    heard = Heard()
+    began = framework.effects().count("slow began")
+    async with framework.client(path=path) as client:
+        async for event in client.stream_message("slow"):
+            heard.add(event)
+            if heard.tools:
+                break
+    await until(lambda: framework.effects().count("slow began") > began)
+    return heard
+
+
+def environments_of(title: str) -> list[Environment]:
+    """Return the environments of one framework, for tests of what only that framework has."""
+    return [environment for environment in ENVIRONMENTS if environment.title == title]
+
+
+def require(environment: Environment) -> None:
+    """Skip a test if its environment is missing."""
+    if environment.python.exists():
+        return
+    if os.environ.get("FRAMEWORKS") == "required":
+        pytest.fail(f"{environment.python} is missing")
+    pytest.skip(MISSING)
+
+
+def serve_agent(environment: Environment, directory: Path) -> Iterator[Framework]:
+    """Serve the agent of an environment until the tests have ended."""
+    require(environment)
+    served = Framework(environment, directory)
+    try:
+        served.start()
+        yield served
+    finally:
+        served.kill()
+
+
 @pytest.fixture(scope="module", params=ENVIRONMENTS, ids=lambda environment: environment.id)
 def framework(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Framework]:
-    environment: Environment = request.param
-    if not environment.python.exists():
-        if os.environ.get("FRAMEWORKS") == "required":
-            pytest.fail(f"{environment.python} is missing")
-        pytest.skip(MISSING)
-    served = Framework(environment, tmp_path_factory.mktemp("framework"))
-    served.start()
-    yield served
-    served.kill()
+    yield from serve_agent(request.param, tmp_path_factory.mktemp("framework"))

@@ -37,4 +37,9 @@ class Environment(NamedTuple):
         return self.lock
 
 
-ENVIRONMENTS: Final = (Environment("pydantic-ai", "pydantic-ai-slim", "pydantic-ai", "pydantic_ai_agent"),)
+ENVIRONMENTS: Final = (
+    Environment("pydantic-ai", "pydantic-ai-slim", "pydantic-ai", "pydantic_ai_agent"),
+    # The typed output of an agent of Strands is its only output, so another agent has it.
+    Environment("strands", "strands-agents", "strands", "strands_agent", typed=False),
+    Environment("strands", "strands-agents", "strands-floor", "strands_agent", typed=False),
+)

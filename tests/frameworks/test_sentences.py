@@ -1,25 +1,11 @@
 """Every framework shows the same behaviour to a client, whatever its own streams look like."""
 
-import asyncio
-import time
-from collections.abc import Callable
-
 import pytest
 
 from apcore_a2a import ContentTypeNotSupportedError, Part
 from apcore_a2a.protocol.questions import to_answers
-from tests.fakes import PATIENCE
 from tests.frameworks.agents.script import DESCRIPTION, NAME, SECRET, WORDS
-from tests.frameworks.conftest import Framework, Heard, file_part, say
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for an effect in another process."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
-
+from tests.frameworks.conftest import Framework, begin_slowly, file_part, say, until
 
 # ---- text and tools -------------------------------------------------------------------------------------------------
 
@@ -173,19 +159,6 @@ async def test_the_conversation_goes_on_while_a_task_waits(framework: Framework)
 
 
 # ---- cancel and crash -----------------------------------------------------------------------------------------------
-
-
-async def begin_slowly(framework: Framework) -> Heard:
-    """Start a task whose tool never ends, and return it once the tool runs."""
-    heard = Heard()
-    began = framework.effects().count("slow began")
-    async with framework.client() as client:
-        async for event in client.stream_message("slow"):
-            heard.add(event)
-            if heard.task_id:
-                break
-    await until(lambda: framework.effects().count("slow began") > began)
-    return heard
 
 
 async def test_cancel_stops_the_tool(framework: Framework) -> None:

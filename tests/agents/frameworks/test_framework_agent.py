@@ -44,8 +44,10 @@ class ScriptedAdapter:
         @asynccontextmanager
         async def opened() -> AsyncGenerator[None, None]:
             self.opened.append("open")
-            yield
-            self.opened.append("closed")
+            try:
+                yield
+            finally:
+                self.opened.append("closed")
 
         return opened()
 
@@ -276,5 +278,6 @@ async def test_a_factory_makes_an_agent_for_each_run() -> None:
             two = await client.send_message("two", context_id=one.context_id)
     assert two.text == "one ok two"
     assert len(made) == 2
+    assert [each.opened for each in made] == [["open", "closed"]] * 2
     assert first.opened == []
     assert isinstance(agent.lifespan(), nullcontext)

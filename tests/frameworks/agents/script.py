@@ -88,11 +88,11 @@ async def slow() -> str:
 # ---- server ---------------------------------------------------------------------------------------------------------
 
 
-def run(agent: Any) -> None:
+def run(agent: Any, **given: Any) -> None:
     """Serve the agent on a free port until the process is killed. Arguments: the store, and options as NAME=VALUE."""
     from apcore_a2a import APIKeyAuthenticator, serve
     from apcore_a2a.auth.api_keys import hash_key
 
-    options: dict[str, Any] = dict(argument.split("=", 1) for argument in sys.argv[2:])
+    options: dict[str, Any] = given | dict(argument.split("=", 1) for argument in sys.argv[2:])
     keys = {name: hash_key(f"key-of-{name}") for name in ("ada", "bob")}
     serve(agent, host="127.0.0.1", port=0, store=sys.argv[1], auth=APIKeyAuthenticator(keys), **options)

@@ -13,7 +13,7 @@ Invariant: frameworks differ in what they stream, not in what a client sees of i
 import hashlib
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, nullcontext
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -95,7 +95,7 @@ class Adapter(Protocol):
         ...
 
     def lifespan(self) -> AbstractAsyncContextManager[object]:
-        """Open what the agent needs for all its runs, and close it."""
+        """Open what the agent needs for all its runs, and close it. An agent of a factory has one run."""
         ...
 
 
@@ -145,7 +145,7 @@ class FrameworkAgent:
         self._admission = Admission(retry_safe=retry_safe)
 
     def lifespan(self) -> AbstractAsyncContextManager[object]:
-        if self._make is not None:  # each run opens what its own agent needs
+        if self._make is not None:  # each run opens and closes its own agent
             return nullcontext()
         return self._adapter.lifespan()
 
@@ -165,11 +165,13 @@ class FrameworkAgent:
                 for event in output.ask(paused.questions, problems):
                     yield event
                 return
-        adapter = self._adapter
-        if self._make is not None:
-            adapter = self._make()
-        run = _FrameworkRun(self._title, adapter, call, paused)
-        async with aclosing(run.events(output, self._options)) as events:
+        async with AsyncExitStack() as stack:
+            adapter = self._adapter
+            if self._make is not None:
+                adapter = self._make()
+                await stack.enter_async_context(adapter.lifespan())
+            run = _FrameworkRun(self._title, adapter, call, paused)
+            events = await stack.enter_async_context(aclosing(run.events(output, self._options)))
             async for event in events:
                 yield event
 

@@ -22,6 +22,12 @@ def _load_pydantic_ai() -> Callable[[Any], Adapter]:
     return PydanticAdapter
 
 
+def _load_strands() -> Callable[[Any], Adapter]:
+    from apcore_a2a.agents.frameworks.strands import StrandsAdapter
+
+    return StrandsAdapter
+
+
 class Framework(Struct, frozen=True, kw_only=True):
     """A row of the table."""
 
@@ -50,6 +56,14 @@ FRAMEWORKS: Final = (
         distribution="pydantic-ai-slim",
         floor=(2, 2),
         load=_load_pydantic_ai,
+    ),
+    Framework(
+        title="strands",
+        module="strands",
+        class_name="Agent",
+        distribution="strands-agents",
+        floor=(1, 36),
+        load=_load_strands,
     ),
 )
 

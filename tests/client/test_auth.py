@@ -339,6 +339,17 @@ async def test_the_credentials_that_the_card_asks_for_are_sent(
     assert found == sent
 
 
+@pytest.mark.parametrize("header", ["Cookie", "Host", "Transfer-Encoding", "Sec-Fetch-Site", "X-Forwarded-For"])
+async def test_a_card_cannot_ask_for_the_api_key_in_a_header_with_another_meaning(
+    server: ScriptedServer, connect: Connect, header: str
+) -> None:
+    scheme = {"apiKeySecurityScheme": {"location": "header", "name": header}}
+    server.on(CARD, asking_for(server.url, [scheme])).on("/", result(task()))
+    with pytest.raises(A2AError, match="which has another meaning"):
+        await connect(auth=CardAuth(api_key="k3y")).get_task("t-1")
+    assert not server.asked("/")
+
+
 async def test_schemes_without_requirements_are_alternatives(server: ScriptedServer, connect: Connect) -> None:
     schemes = {"oauth": {"oauth2SecurityScheme": {"flows": {}}}, "key": KEY}
     server.on(CARD, respond(card(server.url, securitySchemes=schemes))).on("/", result(task()))

@@ -410,6 +410,18 @@ def _check_trusted(url: str, context: AuthContext) -> str:
 # ---- the security schemes of a card ---------------------------------------------------------------------------------
 # Invariant: an agent receives only the credential that its card asks for.
 
+# Headers that a card cannot name for an API key. They have another meaning for this connection, for the message, or for
+# the browser of the Explorer, which adds some of them to each request.
+_RESERVED_HEADERS: Final = frozenset(
+    "a2a-extensions a2a-version accept accept-charset accept-encoding accept-language age alt-used authority baggage"
+    " cache-control connection content-disposition content-encoding content-language content-length content-location"
+    " content-range content-type cookie cookie2 date dnt expect forwarded from host idempotency-key if-match"
+    " if-modified-since if-none-match if-range if-unmodified-since keep-alive last-event-id link max-forwards origin"
+    " pragma priority proxy-authenticate proxy-authorization proxy-connection purpose range referer save-data server"
+    " set-cookie set-cookie2 te trace traceparent tracestate trailer transfer-encoding upgrade user-agent via"
+    " www-authenticate x-a2a-extensions x-requested-with".split()
+)
+_RESERVED_PREFIXES: Final = ("sec-", "proxy-", "access-control-", "x-forwarded-", "x-http-method", ":")
 _TOKEN_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,200}")  # RFC 9110 §5.6.2: the name of a header or cookie
 
 
@@ -532,6 +544,8 @@ def _key_auth(key: str, asked: Mapping[str, Any]) -> Auth:
         shown = clean_line(name, MAX_TEXT)
         raise A2AError(f"The agent wants its API key as {shown!r}, which is not a valid header or cookie name")
     match location:
+        case "header" if not may_hold_key(name):
+            raise A2AError(f"The agent wants its API key in the header {name!r}, which has another meaning")
         case "header":
             return ApiKeyAuth(key, header=name)
         case "cookie":
@@ -539,6 +553,19 @@ def _key_auth(key: str, asked: Mapping[str, Any]) -> Auth:
     # A2A 1.0 §4.5.2 also has `query`. A key in an address ends up in logs and in error texts, so it is not sent.
     shown = clean_line(location, MAX_TEXT)
     raise A2AError(f"The agent expects the API key in the {shown}, which this client does not support")
+
+
+def may_hold_key(header: str) -> bool:
+    """Return whether a card may name this header for an API key.
+
+    Example:
+        >>> may_hold_key("X-API-Key"), may_hold_key("Cookie"), may_hold_key("Host"), may_hold_key("Sec-Fetch-Site")
+        (True, False, False, False)
+    """
+    name = header.lower()
+    if name in _RESERVED_HEADERS or name.startswith(_RESERVED_PREFIXES):
+        return False
+    return _TOKEN_NAME.fullmatch(name) is not None
 
 
 async def _headers_of(auths: Iterable[Auth | None], context: AuthContext) -> Mapping[str, str]:

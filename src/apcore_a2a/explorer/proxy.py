@@ -19,7 +19,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from apcore_a2a.clean_text import clean_line
-from apcore_a2a.client.auth import Auth, AuthContext, TrustedOrigins, card_urls, check_url
+from apcore_a2a.client.auth import Auth, AuthContext, TrustedOrigins, card_urls, check_url, may_hold_key
 from apcore_a2a.client.discovery import MAX_CARD
 from apcore_a2a.client.transport import HttpRequest, HttpResponse, Transport
 from apcore_a2a.errors import A2AConnectionError, A2AError
@@ -169,7 +169,8 @@ class ExplorerProxy:
             key: Any = scheme.get("apiKeySecurityScheme")  # Any: a card may contain anything
             if isinstance(key, dict) and key.get("location", "header") == "header":
                 names.add(str(key.get("name", "")).lower())
-        self._key_headers = frozenset(names)
+        # The card is untrusted: `Cookie` would send the cookies of other programs on this machine to the agent.
+        self._key_headers = frozenset(filter(may_hold_key, names))
 
     async def _forward(self, scope: Scope, path: str, headers: Mapping[str, str], receive: Receive, send: Send) -> None:
         url = self._interface(headers.get("a2a-version", ""))

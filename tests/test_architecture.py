@@ -94,7 +94,7 @@ RULES: Final = {
     "storage.postgres": may("storage storage.contract protocol protocol.v1 errors", "asyncpg msgspec"),
     "client": may(
         "protocol protocol.v1 protocol.v03 protocol.dialect protocol.mixed protocol.card_forms protocol.grpc errors "
-        "agents.schema ids_and_time clean_text trace_context",
+        "agents.schema ids_and_time clean_text trace_context telemetry.client",
         "aiohttp h2 httpx joserfc msgspec",
     ),
     # Posting to webhooks; the signatures are for their receivers, too.
@@ -104,6 +104,15 @@ RULES: Final = {
     "hosts": may("protocol", "msgspec"),
     "settings": may(
         "agent engine hosts http.server.tls http.traffic protocol errors web webhooks.signatures", "msgspec"
+    ),
+    # Spans, for the composition and for clients. Nothing else imports OpenTelemetry.
+    "telemetry": may("", ""),
+    "telemetry.names": may("", ""),
+    "telemetry.spans": may("telemetry.names errors trace_context", "opentelemetry"),
+    "telemetry.client": may("telemetry.names telemetry.spans errors trace_context", ""),
+    "telemetry.tracing": may(
+        "telemetry.names telemetry.spans telemetry.client engine agent protocol errors trace_context",
+        "msgspec opentelemetry",
     ),
     # Remote agents as modules: the client on one side, apcore on the other.
     "remote": may("agents.schema agents.apcore client protocol errors clean_text", "apcore msgspec pydantic"),

@@ -211,7 +211,7 @@ async def test_the_versions_are_the_labels_of_a_gauge() -> None:
 def test_the_number_of_series_is_limited_and_nothing_is_lost() -> None:
     family = Family("runs", "Runs", ("skill",))
     for number in range(MAX_SERIES + 10):
-        family.observe((f"skill-{number}",), 0.1)
+        family.find((f"skill-{number}",)).observe(0.1)
     assert len(family.series) == MAX_SERIES + 1
     assert sum(family.series[OTHER,].counts) == 10
 

@@ -4,16 +4,16 @@ Invariant: `AuthMiddleware` has no exempt paths. Public routes are not wrapped i
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from apcore_a2a.agent import Call
 from apcore_a2a.auth.audit import AuditLog
 from apcore_a2a.auth.authenticator import Authenticator, challenge, credential_headers, identify, security_schemes
-from apcore_a2a.engine.context import CallContext, Observer, RunTimes
+from apcore_a2a.engine.context import CallContext, Observer
 from apcore_a2a.errors import A2AError, AccessDeniedError, OverloadedError, UnauthenticatedError, wire
 from apcore_a2a.http.asgi import client_of, error_headers, inbound, refuse_early
 from apcore_a2a.protocol.model import Operation, SendMessage, TaskState, Value
@@ -190,69 +190,24 @@ class AuditedTasks(Observer):
 
 
 class Observers(Observer):
-    """Passes each event on to several observers."""
+    """Passes each event on to the observers that override its hook."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
-        self._observers = tuple(observers)
+        for hook in HOOKS:
+            listening = [getattr(each, hook) for each in observers if _overrides(each, hook)]
+            if len(listening) == 1:
+                setattr(self, hook, listening[0])  # without a step in between: some hooks are called for each message
+            elif listening:
+                setattr(self, hook, partial(_call_all, tuple(listening)))
 
-    def request_ended(
-        self, operation: Operation, context: CallContext, seconds: float, error: BaseException | None
-    ) -> None:
-        for observer in self._observers:
-            observer.request_ended(operation, context, seconds, error)
 
-    def message_waits(self) -> None:
-        for observer in self._observers:
-            observer.message_waits()
+HOOKS: Final = tuple(name for name in vars(Observer) if not name.startswith("_"))
 
-    def message_waited(self, seconds: float) -> None:
-        for observer in self._observers:
-            observer.message_waited(seconds)
 
-    def write_confirmed(self, seconds: float) -> None:
-        for observer in self._observers:
-            observer.write_confirmed(seconds)
+def _overrides(observer: Observer, hook: str) -> bool:
+    return getattr(type(observer), hook) is not getattr(Observer, hook)
 
-    def run_started(self, task_id: str, call: Call) -> None:
-        for observer in self._observers:
-            observer.run_started(task_id, call)
 
-    def run_ended(self, task_id: str, call: Call, state: TaskState, times: RunTimes) -> None:
-        for observer in self._observers:
-            observer.run_ended(task_id, call, state, times)
-
-    def run_abandoned(self, task_id: str) -> None:
-        for observer in self._observers:
-            observer.run_abandoned(task_id)
-
-    def task_ended(self, task_id: str, owner: str, state: TaskState) -> None:
-        for observer in self._observers:
-            observer.task_ended(task_id, owner, state)
-
-    def stream_opened(self, task_id: str) -> None:
-        for observer in self._observers:
-            observer.stream_opened(task_id)
-
-    def stream_closed(self, task_id: str) -> None:
-        for observer in self._observers:
-            observer.stream_closed(task_id)
-
-    def notification_sent(self, task_id: str, delay: float | None) -> None:
-        for observer in self._observers:
-            observer.notification_sent(task_id, delay)
-
-    def notification_failed(self, task_id: str) -> None:
-        for observer in self._observers:
-            observer.notification_failed(task_id)
-
-    def notification_retried(self, task_id: str) -> None:
-        for observer in self._observers:
-            observer.notification_retried(task_id)
-
-    def webhook_given_up(self, task_id: str) -> None:
-        for observer in self._observers:
-            observer.webhook_given_up(task_id)
-
-    def storage_refused(self, quota_key: str) -> None:
-        for observer in self._observers:
-            observer.storage_refused(quota_key)
+def _call_all(hooks: tuple[Callable[..., None], ...], *details: object) -> None:
+    for hook in hooks:
+        hook(*details)

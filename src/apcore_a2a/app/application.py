@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.util import find_spec
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,7 +25,7 @@ from apcore_a2a.auth.authenticator import Authenticator, close_authenticator, op
 from apcore_a2a.auth.scopes import ScopedAgent
 from apcore_a2a.engine.context import EngineOptions, Hooks, Interceptor, Observer
 from apcore_a2a.engine.engine import Engine
-from apcore_a2a.engine.webhooks.delivery import Posting
+from apcore_a2a.engine.webhooks.delivery import Posting, Sender
 from apcore_a2a.errors import A2AError, wire
 from apcore_a2a.http.asgi import error_headers, refuse_early
 from apcore_a2a.http.card import CardEndpoint, CardRules, CardSigner
@@ -37,6 +38,7 @@ from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.settings import Settings
 from apcore_a2a.storage.contract import ALL_OWNERS, Store, Usage
 from apcore_a2a.storage.memory import InMemoryTaskStore
+from apcore_a2a.telemetry.tracing import Telemetry, TracedSender, Tracing
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +57,7 @@ class Parts(Struct, kw_only=True):
     interceptors: tuple[Interceptor, ...] = ()
     count_modules: Callable[[], int] | None = None
     on_open: "Callable[[Application], None] | None" = None
+    telemetry: Telemetry | None = None
     lifespan: Lifespan | None = None
     """The `lifespan` of the agent, if it has one."""
     build_card: Callable[[], AgentCard] | None = None
@@ -99,7 +102,8 @@ class Application(Starlette):
         self.metrics = _metrics_of(self) if settings.metrics else None
         self.activity = Activity() if settings.profile.answers_ping else None
         self._audit = None if settings.audit_log is None else AuditLog(settings.audit_log)
-        self.engine = _make_engine(parts, settings, self._observers(), self._audit)
+        self.tracing = _tracing_of(parts)
+        self.engine = _make_engine(self, parts, settings, self._audit)
         self.cards = _card_endpoint(parts, settings)
         self.settings = settings
         self._parts = parts
@@ -122,9 +126,6 @@ class Application(Starlette):
         )
         super().__init__(lifespan=self.lifespan)
         self.router.default = self._answer_rest  # all requests that no route of the user matches
-
-    def _observers(self) -> list[Observer]:
-        return [observer for observer in (self.metrics, self.activity) if observer is not None]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -241,6 +242,8 @@ class Application(Starlette):
         # Hooks first: the agent of a recovered task may need their results.
         for hook in self._parts.on_startup:
             await _call(hook)
+        if self.tracing is not None:
+            self.tracing.start()
         await self._open_agent()
         await self.engine.recover()
 
@@ -318,9 +321,11 @@ async def _usage_of(engine: Engine) -> Usage:
     return Usage(0, 0)
 
 
-def _make_engine(parts: Parts, settings: Settings, observers: list[Observer], audit: AuditLog | None) -> Engine:
+def _make_engine(app: "Application", parts: Parts, settings: Settings, audit: AuditLog | None) -> Engine:
     store = parts.store or InMemoryTaskStore()
     interceptors = parts.interceptors
+    watching = (app.metrics, app.activity, app.tracing)
+    observers: list[Observer] = [observer for observer in watching if observer is not None]
     if audit is not None:
         observers = [*observers, AuditedTasks(audit)]
         interceptors = (AuditedOperations(audit), *interceptors)
@@ -328,9 +333,23 @@ def _make_engine(parts: Parts, settings: Settings, observers: list[Observer], au
         parts.agent,
         store,
         options=_engine_options(parts, settings, store),
-        hooks=Hooks(observer=_as_one(observers), interceptors=interceptors, extended_card=parts.extended_card),
-        posting=_webhook_posting(settings),
+        hooks=Hooks(
+            observer=_as_one(observers),
+            tracer=app.tracing,
+            interceptors=interceptors,
+            extended_card=parts.extended_card,
+        ),
+        posting=_webhook_posting(settings, app.tracing),
     )
+
+
+def _tracing_of(parts: Parts) -> Tracing | None:
+    """Return the spans of this agent, or None if OpenTelemetry is not installed."""
+    if find_spec("opentelemetry") is None:
+        if parts.telemetry is not None:
+            raise ValueError("telemetry needs OpenTelemetry: pip install 'apcore-a2a[telemetry]'")
+        return None
+    return Tracing(parts.card.name, parts.telemetry or Telemetry())
 
 
 def _as_one(observers: list[Observer]) -> Observer:
@@ -390,7 +409,7 @@ async def _call(hook: Hook) -> None:
         await done
 
 
-def _webhook_posting(settings: Settings) -> Posting | None:
+def _webhook_posting(settings: Settings, tracing: Tracing | None) -> Posting | None:
     if not settings.push_notifications:
         return None
     # This import loads aiohttp, which a server without webhooks does not need.
@@ -399,5 +418,7 @@ def _webhook_posting(settings: Settings) -> Posting | None:
     if settings.allow_insecure_webhooks:
         logger.warning("webhooks may use plain HTTP and private addresses; for development only")
     secrets = (settings.webhook_secret or "").split()
-    sender = WebhookSender(allow_insecure=settings.allow_insecure_webhooks, secrets=secrets)
+    sender: Sender = WebhookSender(allow_insecure=settings.allow_insecure_webhooks, secrets=secrets)
+    if tracing is not None:
+        sender = TracedSender(sender, tracing)
     return Posting(sender=sender, formats=FORMATS)

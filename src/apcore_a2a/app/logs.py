@@ -13,6 +13,7 @@ import traceback
 from typing import Any, Final, Literal
 
 from apcore_a2a.clean_text import clean_line, clean_text
+from apcore_a2a.trace_context import continued_trace, ids_of
 
 LogFormat = Literal["text", "json"]
 
@@ -42,11 +43,12 @@ def clean_value(value: object) -> object:
 
 
 def extra_fields(record: logging.LogRecord) -> dict[str, Any]:
-    """Return the cleaned values of `extra`."""
+    """Return the cleaned values of `extra`, and the ids of the trace in which the record is written."""
     fields = {}
     for name, value in vars(record).items():
         if name not in _STANDARD:
             fields[name] = clean_value(value)
+    fields.update(ids_of(continued_trace()))
     return fields
 
 

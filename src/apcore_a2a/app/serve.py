@@ -39,6 +39,7 @@ from apcore_a2a.protocol.card import AgentCard, AgentExtension, CardInterfaces, 
 from apcore_a2a.protocol.lifecycle import StreamFinal
 from apcore_a2a.settings import TLS, Limits, Settings, new_keyword
 from apcore_a2a.storage.contract import Store, TaskStore
+from apcore_a2a.telemetry.tracing import Telemetry
 from apcore_a2a.web import is_loopback
 
 logger = logging.getLogger("uvicorn.error")  # uvicorn's own log configuration shows it, if logging is not set up here
@@ -79,6 +80,7 @@ class ServeOptions(TypedDict, total=False):
     task_store_ttl: float | None
     task_store_max: int | None
     interceptors: Sequence[Interceptor]
+    telemetry: Telemetry | None
     request_context_builder: Any
     on_startup: Sequence[Hook]
     on_shutdown: Sequence[Hook]
@@ -353,6 +355,7 @@ _NOT_SETTINGS: Final = (
     "card_signing_key",
     "task_store",
     "interceptors",
+    "telemetry",
     "request_context_builder",
     "on_startup",
     "on_shutdown",
@@ -413,6 +416,7 @@ def build(target: object, options: ServeOptions, *, traffic: Traffic | None = No
     parts.store = choose_store(url, options.get("task_store"), retention)
     parts.signer = _make_signer(options.get("card_signing_key"), parts.card)
     parts.interceptors = tuple(options.get("interceptors", ()))
+    parts.telemetry = options.get("telemetry")
     parts.on_startup = tuple(options.get("on_startup", ()))
     parts.on_shutdown = tuple(options.get("on_shutdown", ()))
     return Application(parts, settings, traffic=traffic)

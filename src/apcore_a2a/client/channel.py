@@ -6,10 +6,10 @@ Invariant: every request of a client passes through `Channel`. Credentials go on
 import asyncio
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, aclosing, asynccontextmanager, nullcontext
 from importlib.util import find_spec
 from ssl import SSLContext
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from msgspec.structs import replace
 
@@ -46,6 +46,7 @@ class Channel:
         http: "httpx.AsyncClient | Transport | None",
         card_ttl: float,
     ) -> None:
+        self.url = url
         self.settings = settings
         self.defaults = defaults
         self._http = http
@@ -69,8 +70,9 @@ class Channel:
         async def attempt() -> Any:
             return await self._call_once(operation, request, options)
 
-        async with call_deadline(options.timeout) as deadline:
-            return await repeat(policy, operation, attempt, deadline)
+        async with span_of(operation, self.url) as span, call_deadline(options.timeout) as deadline:
+            with span.current():
+                return await repeat(policy, operation, attempt, deadline)
 
     async def _call_once(self, operation: Operation, request: Value, options: ResolvedOptions) -> Any:
         exchange = await self._prepare(operation, request)
@@ -120,10 +122,12 @@ class Channel:
         if last_id:
             options = replace(options, headers={**options.headers, "Last-Event-ID": last_id})
         async with AsyncExitStack() as stack:
+            span = await stack.enter_async_context(span_of(operation, self.url))
             async with call_deadline(options.timeout):
-                await self._check_streaming()
-                exchange = await self._prepare(operation, request)
-                response = await self._open_stream(exchange, options, stack)
+                with span.current():
+                    await self._check_streaming()
+                    exchange = await self._prepare(operation, request)
+                    response = await self._open_stream(exchange, options, stack)
                 is_stream = exchange.is_stream(response)
                 body = b""
                 if not is_stream:  # an error, or a single answer instead of a stream
@@ -262,6 +266,48 @@ def with_idempotency_key(operation: Operation, options: ResolvedOptions, retry: 
         if name.lower() == "idempotency-key":
             return options  # set by the caller, who may use it for several calls
     return replace(options, headers={**options.headers, "Idempotency-Key": new_id()})
+
+
+# ---- the span -------------------------------------------------------------------------------------------------------
+
+
+class RequestSpan(Protocol):
+    """The span of one request in a trace of OpenTelemetry."""
+
+    def current(self) -> AbstractContextManager[None]:
+        """Make it the parent of all that happens within."""
+
+
+class NoSpan:
+    """The span of a program that makes no spans."""
+
+    def current(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+_NO_SPAN: Final = NoSpan()
+
+
+@asynccontextmanager
+async def span_of(operation: Operation, url: str) -> AsyncIterator[RequestSpan]:
+    """Yield the span of a request, and end it. It is empty unless the program has loaded OpenTelemetry."""
+    if "opentelemetry.trace" not in sys.modules:
+        yield _NO_SPAN
+        return
+    from apcore_a2a.telemetry.client import begin_call
+
+    span = begin_call(operation.value, url)
+    if span is None:
+        yield _NO_SPAN
+        return
+    failure: BaseException | None = None
+    try:
+        yield span
+    except BaseException as error:  # whatever it is, it is raised again
+        failure = error
+        raise
+    finally:
+        span.end(failure)
 
 
 # ---- the transport --------------------------------------------------------------------------------------------------

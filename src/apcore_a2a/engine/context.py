@@ -1,6 +1,6 @@
 """What the engine receives: the context of each request, the observer, the interceptors, options and time constants."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from ipaddress import IPv6Address
 from typing import Any, Final, Protocol
 
@@ -29,6 +29,8 @@ class CallContext(Struct, frozen=True, kw_only=True):
     """All headers as they were received. Only agents read them."""
     binding: str = ""
     """The binding of the request as the card names it: JSONRPC, HTTP+JSON or GRPC. Empty within the process."""
+    request_id: bytes = b""
+    """The id of a JSON-RPC request, as JSON."""
     extensions: frozenset[str] = frozenset()
     idempotency_key: str = ""
     last_event_id: int | None = None
@@ -78,6 +80,19 @@ class Interceptor(Protocol):
         """`result` is the result of the operation, or the exception that it raised."""
 
 
+Perform = Callable[[Any, CallContext], Awaitable[Any]]
+"""Performs one operation: its request and its context to its result."""
+
+
+class Tracer(Protocol):
+    """Performs operations inside the spans of a trace. It has no other effect on them."""
+
+    is_active: bool
+    """Whether there are spans to make."""
+
+    async def perform(self, perform: Perform, operation: Operation, request: Value, context: CallContext) -> Any: ...
+
+
 # ---- observers ------------------------------------------------------------------------------------------------------
 # The engine reports events to metrics, audit, tracing and tests. Invariant: an observer has no influence on the engine.
 
@@ -113,7 +128,7 @@ class Observer:
         """A store that keeps tasks on disk has confirmed a write."""
 
     def run_started(self, task_id: str, call: Call) -> None:
-        """The agent is called."""
+        """The agent is called, in the current asyncio task. `call.headers` may be replaced: the trace it continues."""
 
     def run_ended(self, task_id: str, call: Call, state: TaskState, times: RunTimes) -> None:
         """A run has ended. `state` is the state of its task."""
@@ -147,9 +162,10 @@ class Observer:
 
 
 class Hooks(Struct, frozen=True, kw_only=True):
-    """The observer, the interceptors and the extended card of an engine."""
+    """The observer, the tracer, the interceptors and the extended card of an engine."""
 
     observer: Observer = Observer()
+    tracer: Tracer | None = None
     interceptors: tuple[Interceptor, ...] = ()
     extended_card: Callable[[Caller], AgentCard] | None = None
     """Returns the card for an authenticated caller; None if the agent has no extended card."""

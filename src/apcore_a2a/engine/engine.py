@@ -7,9 +7,10 @@ other owners are answered like unknown tasks.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -17,7 +18,16 @@ from msgspec.structs import replace
 from apcore_a2a import errors
 from apcore_a2a.agent import Agent
 from apcore_a2a.engine import runs
-from apcore_a2a.engine.context import DEFAULTS, NO_HOOKS, CallContext, EngineOptions, Hooks, Interceptor, Observer
+from apcore_a2a.engine.context import (
+    DEFAULTS,
+    NO_HOOKS,
+    CallContext,
+    EngineOptions,
+    Hooks,
+    Interceptor,
+    Observer,
+    Perform,
+)
 from apcore_a2a.engine.event_log import LogEntry, Snapshot, snapshot_entry
 from apcore_a2a.engine.intake import Intake
 from apcore_a2a.engine.recovery import Recovery
@@ -48,7 +58,6 @@ logger = logging.getLogger(__name__)
 
 LARGE_PAGE: Final = 256 * 1024  # bytes of a page of tasks above which a thread decodes it
 OWNER: Final = "apcore.owner"  # the metadata key of the owner, in tasks that an administrator lists
-Perform = Callable[[Any, CallContext], Awaitable[Any]]
 
 
 class Engine:
@@ -72,6 +81,7 @@ class Engine:
         self.store = store
         self._agent = agent
         self._observer = hooks.observer
+        self._tracer = hooks.tracer
         self._interceptors = hooks.interceptors
         self._extended_card = hooks.extended_card
         self.stored = stored_limits_of(store, options, hooks.observer)
@@ -190,7 +200,9 @@ class Engine:
         try:
             perform = self._find(operation, context)
             if self._interceptors:
-                result = await self._intercepted(perform, operation, request, context)
+                perform = partial(self._intercepted, perform, operation)
+            if self._tracer is not None and self._tracer.is_active:
+                result = await self._tracer.perform(perform, operation, request, context)
             else:
                 result = await perform(request, context)
         except BaseException as error:  # whatever it is, it is raised again. CancelledError: the client has left

@@ -621,6 +621,7 @@ class Run:
         self._reach(RESTED)
 
     def _times(self, started: float) -> RunTimes:
-        first = None if self._first_save is None else self._first_save - started
-        last = None if self._last_save is None else self._last_save - started
-        return RunTimes(time.monotonic() - started, first, last)
+        now = time.monotonic()
+        if self._first_save is None or self._last_save is None:
+            return RunTimes(now - started, None, None)
+        return RunTimes(now - started, self._first_save - started, self._last_save - started)

@@ -151,14 +151,19 @@ class Inbound(Struct, gc=False):
         """Count this request as rejected, and log it. `reason` is for the log, if the client gets less detail."""
         self.traffic.refusals.refuse_request(error, self.caller, self.peer, reason=reason)
 
-    def context(self, dialect: Dialect, tenant: str, binding: str = "") -> CallContext:
+    def context(self, dialect: Dialect, tenant: str, binding: str = "", request_id: bytes = b"") -> CallContext:
         """Return what the engine needs to know about this request."""
         caller = self.caller
         if tenant:
             caller = replace(caller, tenant=tenant)
         if _CONTEXT_HEADERS.isdisjoint(self.headers):  # most requests have none of the headers below
             return CallContext(
-                caller=caller, rules=dialect.RULES, raw_headers=self.headers, binding=binding, peer=self.peer
+                caller=caller,
+                rules=dialect.RULES,
+                raw_headers=self.headers,
+                binding=binding,
+                request_id=request_id,
+                peer=self.peer,
             )
         return CallContext(
             caller=caller,
@@ -166,6 +171,7 @@ class Inbound(Struct, gc=False):
             headers=read_trace(self.headers),
             raw_headers=self.headers,
             binding=binding,
+            request_id=request_id,
             extensions=self.extensions(dialect),
             idempotency_key=self._idempotency_key(),
             last_event_id=self._last_event_id(),

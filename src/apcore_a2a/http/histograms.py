@@ -48,6 +48,10 @@ class Series:
         self.counts[bisect_left(BOUNDS, seconds)] += 1
         self.total += seconds
 
+    def note(self, exemplar: Exemplar) -> None:
+        """Keep the trace of a duration that was just added."""
+        self.exemplars[bisect_left(BOUNDS, exemplar.value)] = exemplar
+
     def add(self, counts: Iterable[int], total: float) -> None:
         self.counts = [ours + theirs for ours, theirs in zip(self.counts, counts, strict=True)]
         self.total += total
@@ -77,15 +81,6 @@ class Family:
     def count(self, labels: Labels) -> None:
         """Add one to a counter."""
         self.find(labels).counts[0] += 1
-
-    def observe(self, labels: Labels, seconds: float) -> None:
-        """Add a duration to a histogram."""
-        series = self.series.get(labels) or self.find(labels)
-        series.observe(seconds)
-
-    def note_exemplar(self, labels: Labels, exemplar: Exemplar) -> None:
-        """Keep the trace of a duration that was just added."""
-        self.find(labels).exemplars[bisect_left(BOUNDS, exemplar.value)] = exemplar
 
     def add_all(self, saved: Sequence[tuple[list[str], list[int], float]]) -> None:
         """Add the series of another process."""

@@ -73,7 +73,7 @@ class JSONRPCBinding:
             if envelope.id is None:
                 raise InvalidRequestError("Invalid JSON-RPC request: id is missing or wrong")
             params = dialect.decode_request(operation, envelope.params)
-            context = request.context(dialect, params.tenant, JSONRPC)  # type: ignore[attr-defined]  # every request has one
+            context = request.context(dialect, params.tenant, JSONRPC, id)  # type: ignore[attr-defined]  # every request has one
             del body, envelope  # maybe megabytes, which are not needed while the agent works
             result = await self._engine.handle(operation, params, context)
         except HTTPError as refused:

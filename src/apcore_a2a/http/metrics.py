@@ -21,10 +21,12 @@ from apcore_a2a.engine.context import CallContext, Observer, RunTimes
 from apcore_a2a.errors import A2AError, wire
 from apcore_a2a.http.asgi import inbound, respond
 from apcore_a2a.http.histograms import (
+    MAX_SERIES,
     OPENMETRICS,
     PROMETHEUS,
     Exemplar,
     Family,
+    Series,
     decode_families,
     encode_families,
     text_of_family,
@@ -192,10 +194,10 @@ def _outcome_of(error: BaseException) -> str:
     return UNKNOWN_ERROR
 
 
-def _note_trace(family: Family, labels: tuple[str, ...], seconds: float, trace: Trace) -> None:
+def _note_trace(series: Series, seconds: float, trace: Trace) -> None:
     """Keep the trace of a measured duration, if it is one that a reader can find: the caller records it."""
     if is_sampled(trace):
-        family.note_exemplar(labels, Exemplar(trace_id_of(trace), seconds, time.time()))
+        series.note(Exemplar(trace_id_of(trace), seconds, time.time()))
 
 
 def make_board(workers: int) -> MetricsBoard:
@@ -239,6 +241,9 @@ class Metrics(Observer):
         self._seconds = 0.0
         self._families = make_families()
         self._requests = self._families["request_duration_seconds"]
+        # The series of a request and of a run, found without making their labels.
+        self._request_series: dict[tuple[Operation, str, str, str], Series] = {}
+        self._run_series: dict[tuple[str, TaskState], tuple[Series, Series]] = {}
         self._runs = self._families["run_duration_seconds"]
         self._first_events = self._families["run_first_event_seconds"]
         self._queue_waits = self._families["queue_wait_seconds"].find(())
@@ -293,10 +298,14 @@ class Metrics(Observer):
         outcome = OK
         if error is not None:
             outcome = _outcome_of(error)
-        labels = (operation.value, context.binding, context.rules.version, outcome)
-        self._requests.observe(labels, seconds)
+        key = (operation, context.binding, context.rules.version, outcome)
+        series = self._request_series.get(key)
+        if series is None:
+            series = self._requests.find((operation.value, context.binding, context.rules.version, outcome))
+            self._request_series[key] = series
+        series.observe(seconds)
         if context.headers:
-            _note_trace(self._requests, labels, seconds, context.headers)
+            _note_trace(series, seconds, context.headers)
 
     def message_waits(self) -> None:
         self._counts["waiting_messages"] += 1
@@ -315,12 +324,18 @@ class Metrics(Observer):
         self._counts["active_tasks"] -= 1
         self._counts[_ENDINGS.get(state, "interrupted_tasks")] += 1
         self._seconds += times.seconds
-        labels = (call.skill or NO_SKILL, _OUTCOMES[state])
-        self._runs.observe(labels, times.seconds)
+        found = self._run_series.get((call.skill, state))
+        if found is None:
+            labels = (call.skill or NO_SKILL, _OUTCOMES[state])
+            found = (self._runs.find(labels), self._first_events.find(labels))
+            if len(self._run_series) < MAX_SERIES:
+                self._run_series[call.skill, state] = found
+        series, first = found
+        series.observe(times.seconds)
         if times.first_event is not None:
-            self._first_events.observe(labels, times.first_event)
+            first.observe(times.first_event)
         if call.headers:
-            _note_trace(self._runs, labels, times.seconds, call.headers)
+            _note_trace(series, times.seconds, call.headers)
 
     def run_abandoned(self, task_id: str) -> None:
         self._counts["abandoned_runs"] += 1

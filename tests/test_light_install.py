@@ -72,6 +72,16 @@ except SystemExit as ended:
     print("exit", ended.code)
 """
 
+MCP: Final = """
+from apcore_a2a.cli import main
+import sys
+sys.stderr = sys.stdout
+try:
+    main(["mcp", "http://127.0.0.1:9"])
+except SystemExit as ended:
+    print("exit", ended.code)
+"""
+
 POSTGRES: Final = """
 import asyncio
 from apcore_a2a import async_serve
@@ -113,8 +123,8 @@ def test_insecure_needs_no_http_library_beside_the_default() -> None:
 
 @pytest.mark.parametrize(
     ("missing", "program", "extra"),
-    [({"a2a"}, SDK, "sdk"), ({"asyncpg"}, POSTGRES, "postgres")],
-    ids=["sdk", "postgres"],
+    [({"a2a"}, SDK, "sdk"), ({"asyncpg"}, POSTGRES, "postgres"), ({"mcp", "mcp_types"}, MCP, "mcp")],
+    ids=["sdk", "postgres", "mcp"],
 )
 def test_a_missing_extra_is_named_with_the_way_to_get_it(missing: set[str], program: str, extra: str) -> None:
     assert f"pip install 'apcore-a2a[{extra}]'" in run_without(missing, program)

@@ -36,8 +36,8 @@ EXAMPLES = [
     line
     for block in blocks_of(PAGE, "sh")
     for line in block.code.splitlines()
-    # these run until they are stopped: test_tasks.py tests the first, tests/app/test_targets.py the others
-    if not re.search(" (subscribe|serve|dev|explore) ", line)
+    # these run until they are stopped: test_tasks.py, tests/app/test_targets.py, tests/toolkits/test_mcp.py test them
+    if not re.search(" (subscribe|serve|dev|explore|mcp) ", line)
 ]
 
 

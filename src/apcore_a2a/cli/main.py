@@ -34,6 +34,7 @@ COMMANDS: Final = {
     "subscribe": ("task:subscribe", "Subscribe to a running task (task subscribe)."),
     "explore": ("explore:command", "Open the Explorer page for any agent."),
     "push": ("push:group", "Manage a task's webhooks (task push-config)."),
+    "mcp": ("mcp:command", "Offer an agent as an MCP server."),
     "validate": ("validate.command:command", "Check an agent against the specification."),
     "conformance": ("validate.command:command", "Another name for validate."),
     "completion": ("completion:command", "Print a completion script for bash, zsh or fish."),

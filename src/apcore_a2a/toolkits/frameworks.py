@@ -16,7 +16,7 @@ from msgspec import to_builtins
 
 from apcore_a2a.errors import AgentError, InvalidParamsError
 from apcore_a2a.protocol.model import encode
-from apcore_a2a.toolkits.tools import RemoteTool, ToolOutcome, to_question
+from apcore_a2a.toolkits.tools import RemoteTool, ToolOutcome, describe_failure, to_question
 
 # The types of the frameworks are Any: none of them is a dependency of this package.
 
@@ -25,22 +25,6 @@ PENDING: Final = "a2a_tasks"
 TASK: Final = "a2a_task_id"
 ANSWER: Final = "a2a_answer"
 _call_id: ContextVar[str] = ContextVar("a2a_call_id", default="")
-
-
-def describe_failure(error: InvalidParamsError | AgentError) -> str:
-    """Return the text about a failed call for a model: what is wrong with which input.
-
-    Example:
-        >>> describe_failure(AgentError("No such city"))
-        'No such city'
-    """
-    lines = [str(error)]
-    if isinstance(error, InvalidParamsError):
-        for each in error.violations:
-            line = f"{each.field}: {each.message}" if each.field else each.message
-            if line not in lines[0]:
-                lines.append(line)
-    return "\n".join(lines)
 
 
 # ---- LangChain, LangGraph -------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import aclosing, suppress
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack
 
@@ -111,6 +111,7 @@ class RemoteTool:
 
     def __init__(self, skill: RemoteSkill, connection: "ToolConnection", skill_id: str) -> None:
         self.name = skill.local_name
+        self.title = skill.name
         self.description = skill.description
         self.input_schema = to_inputs_schema(skill)
         self.output_schema = skill.output_schema
@@ -286,7 +287,9 @@ class ToolConnection:
                 call.cancel()
         if running:
             await asyncio.wait(running, timeout=CANCEL_WAIT + 1)
-        await self._client.close()
+
+    async def discover(self) -> AgentCard:
+        return await self._client.discover()
 
     def has_sent(self, message_id: str) -> bool:
         return message_id in self._sent
@@ -329,8 +332,8 @@ class ToolConnection:
 class RemoteTools:
     """The tools of one remote agent. Opened by a `with` or `async with` block, and closed at its end."""
 
-    def __init__(self, client: A2AClient, timeout: float | None) -> None:
-        self._client = client
+    def __init__(self, opening: AbstractAsyncContextManager[A2AClient], timeout: float | None) -> None:
+        self._opening = opening  # entered and left in the thread's event loop, to which the client belongs
         self._timeout = timeout
         self._thread: LoopThread | None = None
         self._connection: ToolConnection | None = None
@@ -338,7 +341,8 @@ class RemoteTools:
         self._tools: tuple[RemoteTool, ...] = ()
 
     def __repr__(self) -> str:
-        return f"RemoteTools({self._client.url!r})"
+        names = [tool.name for tool in self._tools]
+        return f"RemoteTools({names})"
 
     def __iter__(self) -> Iterator[RemoteTool]:
         self._check_open()
@@ -381,20 +385,44 @@ class RemoteTools:
         if self._thread is None:
             self._thread = LoopThread()
             try:
-                self._card = self._thread.run(self._client.discover())
+                self._thread.run(self._open())
             except BaseException:
                 self.close()
                 raise
-            connection = ToolConnection(self._client, self._thread, self._timeout)
-            self._connection = connection
-            skills = read_skills(self._card, to_tool_name)
-            self._tools = tuple(RemoteTool(skill, connection, skill.id) for skill in skills)
-            if not self._card.skills:  # the agent itself is the tool
-                card = self._card
-                itself = AgentSkill(id=card.name, name=card.name, description=card.description)
-                (skill,) = read_skills(replace(card, skills=(itself,)), to_tool_name)
-                self._tools = (RemoteTool(skill, connection, ""),)
         return self
+
+    async def _open(self) -> None:
+        client = await self._opening.__aenter__()
+        assert self._thread is not None
+        self._connection = ToolConnection(client, self._thread, self._timeout)
+        self._use(await client.discover())
+
+    def _use(self, card: AgentCard) -> None:
+        if card is self._card:
+            return
+        assert self._connection is not None
+        found = [RemoteTool(skill, self._connection, skill.id) for skill in read_skills(card, to_tool_name)]
+        if not found:  # the agent itself is the tool
+            itself = AgentSkill(id=card.name, name=card.name, description=card.description)
+            (skill,) = read_skills(replace(card, skills=(itself,)), to_tool_name)
+            found.append(RemoteTool(skill, self._connection, ""))
+        self._tools = tuple(found)
+        self._card = card
+
+    async def refresh(self) -> None:
+        """Use the skills of the present card, which is fetched again if it is older than five minutes.
+
+        If the agent cannot be reached, the tools stay as they are.
+
+        Example:
+            >>> async def show(tools: RemoteTools) -> None:
+            ...     await tools.refresh()
+            ...     print([tool.name for tool in tools])
+        """
+        self._check_open()
+        assert self._connection is not None
+        with suppress(AgentError):  # it is in the log
+            self._use(await self._connection.run(self._connection.discover()))
 
     def close(self) -> None:
         """Cancel running calls and their tasks, and close the connections. Tasks that wait for an answer stay.
@@ -409,7 +437,11 @@ class RemoteTools:
         if self._connection is not None:
             with suppress(RuntimeError):  # closed already
                 thread.run(self._connection.close())
-        thread.stop(self._client.close)
+        thread.stop(self._leave)
+
+    async def _leave(self) -> None:
+        if self._connection is not None:
+            await self._opening.__aexit__(None, None, None)
 
     def _check_open(self) -> None:
         if self._thread is None:
@@ -537,6 +569,22 @@ def _to_reply(answer: Any, questions: tuple[Question, ...]) -> Part:
     if len(questions) == 1:
         return to_answers({questions[0].id: answer})
     return Part(data=answer, media_type="application/json")
+
+
+def describe_failure(error: InvalidParamsError | AgentError) -> str:
+    """Return the text about a failed call for a model: what is wrong with which input.
+
+    Example:
+        >>> describe_failure(AgentError("No such city"))
+        'No such city'
+    """
+    lines = [str(error)]
+    if isinstance(error, InvalidParamsError):
+        for each in error.violations:
+            line = f"{each.field}: {each.message}" if each.field else each.message
+            if line not in lines[0]:
+                lines.append(line)
+    return "\n".join(lines)
 
 
 # ---- messages -------------------------------------------------------------------------------------------------------

@@ -61,9 +61,13 @@ RULES: Final = {
     # Agents of other frameworks: each file imports its own framework, and only the table imports the files.
     "agents.frameworks": may("agents agent protocol errors", "msgspec"),
     "agents.frameworks.pydantic_ai": may("agents.frameworks agents agent protocol errors", "pydantic_ai"),
+    "agents.frameworks.google_adk": may(
+        "agents.frameworks agents agent protocol errors", "google.adk google.genai msgspec"
+    ),
     "agents.frameworks.strands": may("agents.frameworks agents agent protocol errors", "strands"),
     "agents.frameworks.recognition": may(
-        "agents.frameworks agents.frameworks.pydantic_ai agents.frameworks.strands", "msgspec"
+        "agents.frameworks agents.frameworks.pydantic_ai agents.frameworks.google_adk agents.frameworks.strands",
+        "msgspec",
     ),
     "agents.as_agent": may("agents agents.a2a_sdk agents.frameworks agents.frameworks.recognition agent", ""),
     # aiohttp fetches the keys that an issuer publishes.

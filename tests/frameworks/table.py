@@ -39,7 +39,9 @@ class Environment(NamedTuple):
 
 ENVIRONMENTS: Final = (
     Environment("pydantic-ai", "pydantic-ai-slim", "pydantic-ai", "pydantic_ai_agent"),
-    # The typed output of an agent of Strands is its only output, so another agent has it.
+    # Where typed output is the only output of an agent, another agent has it.
     Environment("strands", "strands-agents", "strands", "strands_agent", typed=False),
     Environment("strands", "strands-agents", "strands-floor", "strands_agent", typed=False),
+    Environment("Google ADK", "google-adk", "adk", "google_adk_agent", typed=False),
+    Environment("Google ADK", "google-adk", "adk-floor", "google_adk_agent", typed=False),
 )

@@ -22,6 +22,12 @@ def _load_pydantic_ai() -> Callable[[Any], Adapter]:
     return PydanticAdapter
 
 
+def _load_google_adk() -> Callable[[Any], Adapter]:
+    from apcore_a2a.agents.frameworks.google_adk import GoogleAdapter
+
+    return GoogleAdapter
+
+
 def _load_strands() -> Callable[[Any], Adapter]:
     from apcore_a2a.agents.frameworks.strands import StrandsAdapter
 
@@ -48,6 +54,9 @@ class Framework(Struct, frozen=True, kw_only=True):
         return is_inside and kind.__name__ == self.class_name
 
 
+# An agent is a node in versions from 2 on. A Workflow is a node, too.
+GOOGLE_CLASSES: Final = ("BaseAgent", "BaseNode", "App", "Runner")
+
 FRAMEWORKS: Final = (
     Framework(
         title="pydantic-ai",
@@ -64,6 +73,17 @@ FRAMEWORKS: Final = (
         distribution="strands-agents",
         floor=(1, 36),
         load=_load_strands,
+    ),
+    *(
+        Framework(
+            title="Google ADK",
+            module="google.adk",
+            class_name=class_name,
+            distribution="google-adk",
+            floor=(2, 0),
+            load=_load_google_adk,
+        )
+        for class_name in GOOGLE_CLASSES
     ),
 )
 

@@ -91,7 +91,7 @@ class StrandsAdapter:
             self._agent.cancel()
 
     async def _run(self, turn: AgentTurn) -> AsyncGenerator[Any, None]:
-        reader = _Reader(self._agent.messages)
+        reader = _StrandsEvents(self._agent.messages)
         events = self._agent.stream_async(_to_prompt(turn), invocation_state={"call": turn.call})
         async with aclosing(events):
             async for event in events:
@@ -133,7 +133,7 @@ class StrandsAdapter:
 # ---- events, tools and questions ------------------------------------------------------------------------------------
 
 
-class _Reader:
+class _StrandsEvents:
     """Reads the events of one run."""
 
     def __init__(self, messages: Iterable[Any]) -> None:

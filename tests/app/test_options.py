@@ -288,7 +288,7 @@ def test_the_address_for_notifications_is_an_option_of_the_store_and_its_passwor
 @requirement("FR-TSK-002", "FR-TSK-004", "FR-AGC-002")
 @pytest.mark.parametrize("store", ["memory://", "sqlite:///{}/tasks.db"])
 async def test_a_task_says_which_states_it_has_passed_through_if_that_is_asked_for(store: str, tmp_path: Any) -> None:
-    claims = {"apcore.stateTransitions": ["made up"], "mine": 1}
+    claims = {"apcore.stateTransitions": ["made up"], "apcore.caller": "made up", "mine": 1}
     where = store.format(tmp_path)
     modules = registry(bank__pay=Pay())
     for asked in (True, False):
@@ -307,6 +307,7 @@ async def test_a_task_says_which_states_it_has_passed_through_if_that_is_asked_f
         states = [transition["state"] for transition in passed]
         assert states == (["submitted", "working", "input-required", "working"] if asked else [])
         assert [transition["timestamp"] for transition in passed] == sorted(entry["timestamp"] for entry in passed)
+        assert "apcore.caller" not in task["metadata"]  # an anonymous one
 
 
 class Whole:

@@ -22,11 +22,19 @@ logger = logging.getLogger(__name__)
 NO_MODULES: Final = "Registry contains zero modules; at least one module is required to serve an A2A agent"
 
 
+UNREAD_CONFIG: Final = (
+    "the agent card has a default name, because apcore does not show the configuration (project.name) of this object. "
+    "Pass name=, description= and version=, or serve an APCore client"
+)
+
+
 def compose_modules(target: object, card: AgentCard | None, settings: Settings, auth: Authenticator | None) -> Parts:
     """Return the agent that runs these modules, and its card, which is rebuilt when the registry changes."""
     modules = open_modules(target)
     if next(iter(modules), None) is None:
         raise ValueError(NO_MODULES)
+    if card is None and modules.config is None and not settings.name:
+        logger.warning(UNREAD_CONFIG, extra={"source": type(target).__name__})
 
     def is_public(module: ModuleInfo) -> bool:
         return is_open(module, modules) and (auth is None or not module.requires_approval)

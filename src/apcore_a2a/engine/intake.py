@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct, json
 from msgspec.structs import replace
 
-from apcore_a2a.agent import Admission, Agent, Call, CancelToken
+from apcore_a2a.agent import Admission, Agent, Call, Caller, CancelToken
 from apcore_a2a.engine.context import CallContext, EngineOptions
 from apcore_a2a.engine.conversation import Conversations
 from apcore_a2a.engine.event_log import Snapshot
@@ -37,7 +37,7 @@ from apcore_a2a.errors import (
     Violation,
 )
 from apcore_a2a.ids_and_time import new_id, utc_now
-from apcore_a2a.protocol.lifecycle import AT_REST, STATE_TRANSITIONS
+from apcore_a2a.protocol.lifecycle import AT_REST, CALLER, STATE_TRANSITIONS
 from apcore_a2a.protocol.model import Message, Metadata, Role, SendMessage, Task, TaskState, TaskStatus
 from apcore_a2a.storage.contract import Query, Record, Store, Webhook
 
@@ -179,7 +179,7 @@ class Intake:
         message = request.message
         metadata = request.metadata
         if metadata is not None or self._options.state_history:
-            metadata = self._first_metadata(metadata or {})
+            metadata = self._first_metadata(metadata or {}, context.caller)
         task = Task(
             id=new_id(),
             context_id=message.context_id or new_id(),
@@ -191,12 +191,15 @@ class Intake:
         task.history = [said]
         return new_call(replace(request, message=said), task, context)
 
-    def _first_metadata(self, given: Metadata) -> Metadata:
-        """Return the metadata of the request without the key of the recorded states, which clients may not write."""
+    def _first_metadata(self, given: Metadata, caller: Caller) -> Metadata:
+        """Return the metadata of the request without the keys of the recorded history, which clients may not write."""
         metadata = dict(given)
         metadata.pop(STATE_TRANSITIONS, None)
+        metadata.pop(CALLER, None)
         if self._options.state_history:
             metadata[STATE_TRANSITIONS] = []
+            if caller.is_authenticated:
+                metadata[CALLER] = caller.id
         return metadata
 
     async def _earlier_result(

@@ -104,7 +104,7 @@ _HELP: Final = {
     "waiting_messages": ("gauge", "Messages that wait in the queues of running tasks"),
     "completed_tasks": ("counter", "Runs that ended in COMPLETED"),
     "failed_tasks": ("counter", "Runs that ended in FAILED or REJECTED"),
-    "canceled_tasks": ("counter", "Runs that ended in CANCELED"),
+    "canceled_tasks": ("counter", "Tasks that ended in CANCELED, while they ran or while they waited"),
     "interrupted_tasks": ("counter", "Runs that stopped to ask the user"),
     "abandoned_runs": ("counter", "Agents that ignored their cancellation"),
     "stuck_threads": ("gauge", "Threads of functions that still run after their run has ended"),
@@ -198,6 +198,14 @@ def _note_trace(series: Series, seconds: float, trace: Trace) -> None:
     """Keep the trace of a measured duration, if it is one that a reader can find: the caller records it."""
     if is_sampled(trace):
         series.note(Exemplar(trace_id_of(trace), seconds, time.time()))
+
+
+# The requirements' names of figures that have another name here. Only the JSON has them.
+NAMES_OF_REQUIREMENTS: Final = {
+    "sse_active_streams": "open_streams",
+    "push_notifications_sent": "webhook_notifications_sent",
+    "push_notifications_failed": "webhook_notifications_failed",
+}
 
 
 def make_board(workers: int) -> MetricsBoard:
@@ -322,7 +330,8 @@ class Metrics(Observer):
 
     def run_ended(self, task_id: str, call: Call, state: TaskState, times: RunTimes) -> None:
         self._counts["active_tasks"] -= 1
-        self._counts[_ENDINGS.get(state, "interrupted_tasks")] += 1
+        if state is not TaskState.CANCELED:
+            self._counts[_ENDINGS.get(state, "interrupted_tasks")] += 1
         self._seconds += times.seconds
         found = self._run_series.get((call.skill, state))
         if found is None:
@@ -336,6 +345,10 @@ class Metrics(Observer):
             first.observe(times.first_event)
         if call.headers:
             _note_trace(series, times.seconds, call.headers)
+
+    def task_ended(self, task_id: str, owner: str, state: TaskState) -> None:
+        if state is TaskState.CANCELED:  # not by `run_ended`: a task that waits for its user has no run
+            self._counts["canceled_tasks"] += 1
 
     def run_abandoned(self, task_id: str) -> None:
         self._counts["abandoned_runs"] += 1
@@ -452,7 +465,10 @@ class Metrics(Observer):
         elif request.accepts(b"text/plain"):
             await respond(send, 200, self.prometheus(), media=PROMETHEUS)
         else:
-            await respond(send, 200, encode(self.values()))
+            values = self.values()
+            for name, ours in NAMES_OF_REQUIREMENTS.items():
+                values[name] = values[ours]
+            await respond(send, 200, encode(values))
 
 
 # ---- the event loop's lag -------------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ INTERRUPTED: Final = frozenset({TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRE
 AT_REST: Final = TERMINAL | INTERRUPTED
 
 STATE_TRANSITIONS: Final = "apcore.stateTransitions"
+CALLER: Final = "apcore.caller"
 """The key in a task's metadata for its past states, the oldest first, if they are recorded."""
 MAX_TRANSITIONS: Final = 100  # the latest ones are kept
 PROGRESS: Final = "apcore.progress"
@@ -150,7 +151,8 @@ def _check(task: Task, state: TaskState) -> None:
 def keep_transitions(old: Task, new: Task) -> Task:
     """Return the task that replaces another one, with the past states that the old one has recorded."""
     if old.metadata is not None and STATE_TRANSITIONS in old.metadata:
-        new.metadata = {**(new.metadata or {}), STATE_TRANSITIONS: old.metadata[STATE_TRANSITIONS]}
+        kept: Metadata = {name: old.metadata[name] for name in (STATE_TRANSITIONS, CALLER) if name in old.metadata}
+        new.metadata = {**(new.metadata or {}), **kept}
     return new
 
 

@@ -15,6 +15,7 @@ from apcore_a2a.agents.apcore.executor import ServedExecutor, open_modules
 from apcore_a2a.agents.apcore.modules import ModuleInfo
 from apcore_a2a.agents.skills import EXTENSION
 from apcore_a2a.app.card import complete
+from apcore_a2a.app.modules import compose_modules
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.model import encode
 from apcore_a2a.settings import Settings
@@ -67,6 +68,17 @@ def test_the_project_is_read_from_a_registry_that_exposes_its_configuration() ->
     registry = Telling()
     registry.register("math.add", Add())
     assert card_of(registry).name == "calculator"
+
+
+@requirement("FR-AGC-001")
+@pytest.mark.parametrize("make", [registry_of, lambda **modules: apcore.Executor(registry_of(**modules))])
+@pytest.mark.parametrize(("name", "warnings"), [("mine", 0), (None, 1)])
+def test_a_configuration_that_cannot_be_read_is_logged_once(
+    make: Any, name: str | None, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    parts = compose_modules(make(math__add=Add()), None, Settings(name=name), None)
+    assert parts.card.name == (name or "apcore-agent")
+    assert caplog.text.count("serve an APCore client") == warnings
 
 
 def test_the_project_is_read_from_a_client() -> None:

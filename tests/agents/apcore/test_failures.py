@@ -71,7 +71,7 @@ async def test_a_disabled_module_is_rejected() -> None:
     "error",
     [
         apcore.errors.ModuleNotFoundError(module_id="secret.module"),
-        apcore.SchemaValidationError(message="Input validation failed", errors=[{"field": "secret"}]),
+        apcore.SchemaValidationError(message="Input validation failed", errors=[{"field": "secret", "message": "no"}]),
         apcore.InvalidInputError(message="secret"),
     ],
     ids=lambda error: type(error).__name__,

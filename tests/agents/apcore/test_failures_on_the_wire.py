@@ -17,7 +17,7 @@ import pytest
 from apcore_a2a.agents.apcore.executor import ServedExecutor
 from apcore_a2a.protocol.model import Message, Operation, Part, Role, SendMessage, Task, TaskState
 from tests.agents.apcore.conftest import SpeakTo
-from tests.agents.apcore.running import Add, Data, Raises, Returns, registry_of
+from tests.agents.apcore.running import Add, Data, Raises, Returns, needs_pipeline, registry_of
 from tests.fakes import Keys
 from tests.interaction.wire_client import Refused, WireClient
 from tests.requirements import requirement
@@ -100,6 +100,45 @@ async def test_invalid_input_is_rejected_with_the_names_of_the_fields(speak_to: 
     if speaker.version == "0.3":
         assert {"field": "b", "code": "missing", "message": "Field required"} in refused.data["errors"]
     assert module.calls == 0
+
+
+class Refuses:
+    """Check in `execute` what the schema of the inputs cannot express."""
+
+    description = "Accept even numbers"
+
+    async def execute(self, inputs: Data, context: Any) -> Data:
+        wrong = [{"field": "a", "code": "odd", "message": "must be even"}]
+        raise apcore.SchemaValidationError(message="Input validation failed", errors=wrong)
+
+
+@needs_pipeline
+@requirement("FR-ERR-002")
+async def test_a_module_that_rejects_its_inputs_itself_names_the_fields(speak_to: SpeakTo) -> None:
+    speaker = await speak_to(registry_of(a__refuses=Refuses()))
+    failed = await speaker.send('{"a": 1}')
+    assert failed.status.state is TaskState.FAILED
+    assert failed.status.message is not None
+    assert failed.status.message.parts[0].text == "Invalid parameters: a: must be even"
+    assert failed.status.message.metadata == {
+        "type": "SchemaValidationError",
+        "code": -32602,
+        "errors": [{"field": "a", "code": "odd", "message": "must be even"}],
+    }
+
+
+@needs_pipeline
+async def test_a_called_module_that_rejects_its_inputs_names_no_field(speak_to: SpeakTo) -> None:
+    class Calls:
+        description = "Call a.refuses"
+
+        async def execute(self, inputs: Data, context: Any) -> Any:
+            return await context.executor.call_async("a.refuses", {"a": 1}, context)
+
+    speaker = await speak_to(registry_of(a__refuses=Refuses(), b__calls=Calls()), default_skill="b.calls")
+    failed = await speaker.send("{}")
+    assert failed.status.message is not None
+    assert failed.status.message.parts[0].text == "Internal error"
 
 
 @requirement("FR-ERR-003", "FR-EXE-003")

@@ -164,8 +164,13 @@ def translate(error: Exception, skill: str, caller: Caller, *, task_id: str = ""
     details = getattr(error, "details", {})
     if code == "ACL_DENIED":
         return mask(skill, caller, error)
-    if code == "SCHEMA_VALIDATION_ERROR" and "Output" in str(error):
-        return invalid_output(skill, error, task_id=task_id)
+    if code == "SCHEMA_VALIDATION_ERROR":
+        if "Output" in str(error):
+            return invalid_output(skill, error, task_id=task_id)
+        # Raised by the module itself, about its inputs. 0.6.0 does not say which module an error comes from.
+        violations = _read_violations(details.get("errors"))
+        if violations and details.get("module_id") == skill:
+            return refuse_inputs(violations)
     if code == "MODULE_NOT_FOUND" and details.get("module_id") == skill:  # removed after it was found
         return errors.SkillNotFoundError(skill)
     # Only errors about the inputs of this module are for the client. Errors of another module that it called name that
@@ -174,6 +179,19 @@ def translate(error: Exception, skill: str, caller: Caller, *, task_id: str = ""
         text = f"Invalid input: {sanitize(getattr(error, 'message', ''))}"
         return errors.InvalidParamsError(text, kind="InvalidInputError")
     return _from_table(code) or _internal(error, skill, task_id)
+
+
+def _read_violations(found: object) -> list[errors.Violation]:
+    """Return the wrong fields that a module has listed. A module may put anything into the list."""
+    violations: list[errors.Violation] = []
+    if not isinstance(found, list):
+        return violations
+    for item in found:
+        if isinstance(item, Mapping) and "message" in item:
+            field = sanitize(item.get("field", item.get("path")))
+            code = sanitize(item.get("code")) or "invalid"
+            violations.append(errors.Violation(field, sanitize(item["message"]), code))
+    return violations
 
 
 def _from_table(code: object) -> A2AError | None:

@@ -10,12 +10,12 @@ import pytest
 
 from apcore_a2a import InMemoryTaskStore, JWTAuthenticator, async_serve, create_site
 from apcore_a2a.errors import StoreUnavailableError
-from apcore_a2a.http.health import NO_ANSWER, Activity, HealthEndpoint, PingEndpoint
+from apcore_a2a.http.health import NO_ANSWER, STORE_TIMEOUT, Activity, HealthEndpoint, PingEndpoint
 from tests.app.test_app import browsing
 from tests.auth.tokens import SECRET
 from tests.engine.driving import User, until
 from tests.engine.driving import serving as engine_of
-from tests.fakes import COMPLETED, Gate, ScriptedAgent
+from tests.fakes import COMPLETED, PATIENCE, Gate, ScriptedAgent
 from tests.interaction.serving import serving
 from tests.modules import registry
 from tests.requirements import requirement
@@ -68,12 +68,16 @@ async def test_the_store_is_checked_once_per_interval_for_any_number_of_requests
     assert store.asked == 3
 
 
+@requirement("FR-OPS-001")
 async def test_health_does_not_wait_for_a_store_that_does_not_answer() -> None:
+    """With the default limit, which leaves time for a response within a second."""
+    assert STORE_TIMEOUT < 1
+
     class Stuck(InMemoryTaskStore):
         async def check(self) -> None:
             await asyncio.Event().wait()
 
-    async with health_client(Stuck(), store_timeout=0.01) as client:
+    async with asyncio.timeout(PATIENCE), health_client(Stuck()) as client:
         answer = await client.get("/health")
         assert (answer.status_code, answer.json()["reason"]) == (503, NO_ANSWER)
 

@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from apcore_a2a.errors import StaleWriteError, StoreUnavailableError
-from apcore_a2a.protocol.model import Task, TaskState, TaskStatus
-from apcore_a2a.storage.contract import Query, TaskListResult, trouble_of
+from apcore_a2a.protocol.model import PushConfig, Task, TaskState, TaskStatus
+from apcore_a2a.storage import custom
+from apcore_a2a.storage.contract import Query, TaskListResult, Webhook, trouble_of
 from apcore_a2a.storage.custom import RESERVED, TaskStoreAdapter
 from tests.fakes import PATIENCE
 from tests.requirements import requirement
-from tests.storage.contract import ALICE, Author, DictStore, append, assert_holds, ids, timestamp, write_task
+from tests.storage.contract import ALICE, Author, Clock, DictStore, append, assert_holds, ids, timestamp, write_task
 
 
 class GatedStore(DictStore):
@@ -157,6 +158,32 @@ async def test_a_failing_store_is_unavailable_without_revealing_the_reason() -> 
     await append(store, author.chunk("kept"))
     await assert_holds(store, author)
     assert trouble_of(store) == ""
+
+
+async def test_a_store_that_failed_once_becomes_healthy_without_another_save() -> None:
+    """While it is unhealthy, a load balancer sends no message, so nothing would be saved."""
+    clock = Clock()
+    tasks = GatedStore()
+    store = TaskStoreAdapter(tasks, clock=clock)
+    author = await write_task(store, Author("t"), TaskState.WORKING)
+    tasks.broken = True
+    with pytest.raises(StoreUnavailableError):
+        await append(store, author.chunk("lost"))
+    clock.now += custom.UNHEALTHY_TIME - 0.1
+    assert trouble_of(store)
+    clock.now += 0.1
+    assert trouble_of(store) == ""
+
+
+async def test_webhooks_are_found_after_a_restart_in_any_store_that_has_them() -> None:
+    tasks = DictStore()
+    assert not hasattr(tasks, "durable")
+    before = TaskStoreAdapter(tasks)
+    author = await write_task(before, Author("t"), TaskState.WORKING)
+    config = PushConfig(url="https://hooks.example/", id="w", task_id="t")
+    assert await before.webhooks.save(Webhook(config=config, a2a_version="1.0"), author.owner)
+    (found,) = await TaskStoreAdapter(tasks).webhooks.of_task("t", author.owner) or ()
+    assert found.config == config
 
 
 async def test_the_key_of_a_failed_creation_can_be_used_again() -> None:

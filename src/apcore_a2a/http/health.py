@@ -25,7 +25,7 @@ LIVE: Final = "/health/live"
 READY: Final = "/health/ready"
 PING: Final = "/ping"
 CHECK_INTERVAL: Final = 1.0  # seconds
-STORE_TIMEOUT: Final = 2.0  # seconds to wait for the store
+STORE_TIMEOUT: Final = 0.8  # seconds to wait for the store: a response takes less than one second (FR-OPS-001)
 NO_THREADS: Final = "Every thread is held by a function that does not return"
 NO_ANSWER: Final = "The task store does not answer"
 

@@ -138,6 +138,8 @@ async def call_store(method: Callable[[*Arguments], Awaitable[T]], *arguments: *
         raise StoreUnavailableError from error
 
 
+UNHEALTHY_TIME: Final = 10.0  # seconds for which a failed save makes the store unhealthy, if no other save succeeds
+
 # ---- webhooks -------------------------------------------------------------------------------------------------------
 # The user's store holds only the first webhook of each task, because `TaskStore` has a single one. The other webhooks
 # are in memory.
@@ -165,12 +167,10 @@ class AdapterWebhooks:
         tasks: TaskStore,
         table: WebhookTable,
         *,
-        durable: bool,
         enqueue: Callable[[str, PendingWebhook], None],
     ) -> None:
         self._tasks = tasks
         self._table = table
-        self._durable = durable
         self._enqueue = enqueue
 
     async def save(self, webhook: Webhook, owner: str) -> Webhook | None:
@@ -224,7 +224,7 @@ class AdapterWebhooks:
         saved = unpack(await call_store(self._tasks.get, task_id))
         if saved is None or saved.bookkeeping.owner != owner:
             return None
-        if self._durable and saved.state not in TERMINAL:
+        if saved.state not in TERMINAL:
             await self.restore(saved)
         return self._table.listed(task_id)
 
@@ -327,6 +327,7 @@ class TaskStoreAdapter:
         *,
         close_timeout: float = 10.0,
         max_keys: int = 10_000,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         missing = missing_methods(tasks)
         if missing:
@@ -342,9 +343,10 @@ class TaskStoreAdapter:
         self._key_lock = asyncio.Lock()
         self._last_created = 0
         self._tokens = PageTokens(secrets.token_bytes(KEY_SIZE))  # tokens of an earlier process become invalid
-        self._last_save_failed = False
+        self._clock = clock
+        self._save_failed_at = float("-inf")  # the time of the last failed save, unless a later one succeeded
         self._webhooks = WebhookTable()
-        self.webhooks = AdapterWebhooks(self._tasks, self._webhooks, durable=self.durable, enqueue=self._enqueue)
+        self.webhooks = AdapterWebhooks(self._tasks, self._webhooks, enqueue=self._enqueue)
 
     async def open(self) -> None:
         """Do nothing: the user opens the store."""
@@ -363,7 +365,8 @@ class TaskStoreAdapter:
         await call_store(self._tasks.get, "")
 
     def trouble(self) -> str:
-        if self._last_save_failed:
+        # Not until the next save: while the server is unhealthy, a load balancer sends no message that would save.
+        if self._clock() - self._save_failed_at < UNHEALTHY_TIME:
             return "the task store fails to save tasks"
         return ""
 
@@ -540,9 +543,9 @@ class TaskStoreAdapter:
                     save.resolve(StaleWriteError())
             if latest is not None and latest is not before:
                 await call_store(self._tasks.save, latest.pack())
-                self._last_save_failed = False
+                self._save_failed_at = float("-inf")
         except StoreUnavailableError as error:
-            self._last_save_failed = True
+            self._save_failed_at = self._clock()
             for save in batch:
                 save.resolve(error)
             raise

@@ -228,7 +228,21 @@ MUTANTS: Final = (
         "only hashes of API keys are stored", "api_keys.py", "if not _HASH.fullmatch(key.hash):", "if False:", KEY_TESTS
     ),
     Mutant("an API key belongs to one caller", "api_keys.py", "if key.hash in found:", "if False:", KEY_TESTS),
-    Mutant("a broken file changes nothing", "api_keys.py", "    if not found:\n", "    if False:\n", KEY_TESTS),
+    Mutant(
+        "a deleted file revokes all keys",
+        "api_keys.py",
+        "isinstance(error.__cause__, FileNotFoundError)",
+        "False",
+        KEY_TESTS,
+    ),
+    Mutant(
+        "a broken file changes nothing",
+        "api_keys.py",
+        '                raise ValueError(f"the file of API keys {path}, line {number}: {error}") from error',
+        "                continue",
+        KEY_TESTS,
+    ),
+    Mutant("a pipe is not read for API keys", "api_keys.py", "if not stat.S_ISREG(", "if False and (", KEY_TESTS),
     # ---- rights
     Mutant(
         "scopes are required",

@@ -7,14 +7,21 @@ from typing import Any
 
 import pytest
 
+from apcore_a2a import async_serve
 from apcore_a2a.agent import Caller
+from apcore_a2a.auth import api_keys
 from apcore_a2a.auth.api_keys import MAX_KEY, APIKey, APIKeyAuthenticator, format_line, hash_key, new_key, read_key_file
 from apcore_a2a.auth.authenticator import Authenticator
+from tests.app.test_app import browsing
 from tests.fakes import PATIENCE
 from tests.requirements import requirement
 
 KEY = "apcore_" + "k" * 43  # the same each time, for it is in the names of tests
 OTHER = "apcore_" + "o" * 43
+
+
+async def echo(text: str) -> str:
+    return text
 
 
 def show(key: str, header: str = "x-api-key") -> dict[str, str]:
@@ -158,29 +165,104 @@ async def test_a_file_that_changes_is_read_again(tmp_path: Path, caplog: pytest.
     await auth.close()
 
 
-@pytest.mark.parametrize("breakage", ["truncate", "remove", "garbage", "directory"])
+@pytest.mark.parametrize("breakage", ["garbage", "directory", "pipe", "huge"])
 async def test_a_file_that_breaks_changes_nothing_but_the_log(
-    tmp_path: Path, breakage: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, breakage: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "keys"
     path.write_text(f"ada {hash_key(KEY)}\n")
     auth = APIKeyAuthenticator(path, check_file=0.005)
     await auth.open()
     match breakage:
-        case "truncate":
-            path.write_text("")
-        case "remove":
-            path.unlink()
         case "garbage":
             path.write_text(f"ada {KEY}\n")
         case "directory":
             path.unlink()
             path.mkdir()
+        case "pipe":  # reading it would wait for a writer
+            path.unlink()
+            os.mkfifo(path)
+        case "huge":
+            path.write_bytes(b"#" * (api_keys.MAX_FILE + 1))
     await until(lambda: "API keys not read again" in caplog.text)
     assert auth.authenticate(show(KEY)) is not None
+    assert auth.trouble() == ""
     assert KEY not in " ".join(str(vars(record)) for record in caplog.records)
     if breakage == "directory":
         path.rmdir()
+    if breakage == "pipe":
+        path.unlink()
     path.write_text(f"ada {hash_key(OTHER)}\n")
     await until(lambda: auth.authenticate(show(OTHER)))
     await auth.close()
+
+
+@pytest.mark.parametrize("emptied", ["truncate", "remove", "comments"])
+async def test_an_empty_or_deleted_file_revokes_all_keys(tmp_path: Path, emptied: str) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"ada {hash_key(KEY)}\n")
+    auth = APIKeyAuthenticator(path, check_file=0.005)
+    await auth.open()
+    match emptied:
+        case "truncate":
+            path.write_text("")
+        case "remove":
+            path.unlink()
+        case "comments":
+            path.write_text(f"# ada {hash_key(KEY)}\n")
+    await until(lambda: auth.authenticate(show(KEY)) is None)
+    assert "no API keys" in auth.trouble()
+    path.write_text(f"ada {hash_key(OTHER)}\n")
+    await until(lambda: auth.authenticate(show(OTHER)))
+    assert auth.trouble() == ""
+    await auth.close()
+
+
+async def test_a_file_with_the_same_size_and_time_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"ada {hash_key(KEY)}\n")
+    before = path.stat()
+    auth = APIKeyAuthenticator(path, check_file=0.005)
+    await auth.open()
+    path.write_text(f"ada {hash_key(OTHER)}\n")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_size == before.st_size
+    await until(lambda: auth.authenticate(show(OTHER)))
+    assert auth.authenticate(show(KEY)) is None
+    await auth.close()
+
+
+def test_a_pipe_is_not_a_file_of_keys(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "keys")
+    with pytest.raises(ValueError, match="not a regular file"):
+        APIKeyAuthenticator(tmp_path / "keys")
+
+
+@pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o640, False), (0o644, True), (0o660, True)])
+def test_a_file_that_others_can_read_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int, warned: bool
+) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"ada {hash_key(KEY)}\n")
+    path.chmod(mode)
+    APIKeyAuthenticator(path)
+    assert ("other users can read or change the file of API keys" in caplog.messages) is warned
+
+
+async def test_health_reports_that_no_caller_has_a_key(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"ada {hash_key(KEY)}\n")
+    keys = APIKeyAuthenticator(path, check_file=0.005)
+    other = APIKeyAuthenticator({"bob": hash_key(OTHER)})
+    async with (
+        browsing(await async_serve(echo, auth=keys)) as only,
+        browsing(await async_serve(echo, auth=[APIKeyAuthenticator(path), other])) as both,
+    ):
+        assert (await only.get("/health/ready")).status_code == 200
+        path.write_text("")
+        await until(keys.trouble)
+        answer = await only.get("/health/ready")
+        assert answer.status_code == 503
+        assert "no API keys" in answer.json()["reason"]
+        assert (await only.get("/health/live")).status_code == 200
+        assert (await both.get("/health/ready")).status_code == 200

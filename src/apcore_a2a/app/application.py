@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from importlib.util import find_spec
 
 from msgspec import Struct
@@ -21,7 +22,7 @@ from apcore_a2a.app.agent_lifespan import AgentLifespan, Lifespan
 from apcore_a2a.app.routes import ANONYMOUS_DIVISOR, Served, pipeline
 from apcore_a2a.app.stores import why_not_open
 from apcore_a2a.auth.audit import AuditLog
-from apcore_a2a.auth.authenticator import Authenticator, close_authenticator, open_authenticator
+from apcore_a2a.auth.authenticator import Authenticator, close_authenticator, open_authenticator, trouble_of
 from apcore_a2a.auth.scopes import ScopedAgent
 from apcore_a2a.engine.context import EngineOptions, Hooks, Interceptor, Observer
 from apcore_a2a.engine.engine import Engine
@@ -111,7 +112,11 @@ class Application(Starlette):
         self._opened = False
         self._agent_lifespan: AgentLifespan | None = None
         self.why_not_open = ""
-        self.health = HealthEndpoint(self.engine, parts.count_modules or self._count_skills)
+        self.health = HealthEndpoint(
+            self.engine,
+            parts.count_modules or self._count_skills,
+            auth_trouble=partial(trouble_of, parts.auth),
+        )
         self._core = pipeline(
             Served(
                 engine=self.engine,

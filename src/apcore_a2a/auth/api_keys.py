@@ -13,6 +13,7 @@ import logging
 import os
 import re
 import secrets
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +30,8 @@ ISSUER: Final = "api-key"  # "ada" by a key is not the same caller as "ada" by a
 PREFIX: Final = "apcore_"  # by which secret scanners recognise a leaked key
 MAX_KEY: Final = 512  # characters
 MAX_FILE: Final = 16 * 1024 * 1024  # bytes; a hundred thousand keys
+NO_KEYS: Final = "there are no API keys, so every request is rejected"
+_NON_BLOCKING: Final = getattr(os, "O_NONBLOCK", 0)  # Windows has no such flag, and no such pipes
 CHECK_FILE: Final = 2.0  # polling interval of the file in seconds
 _HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _ID: Final = re.compile(r"[^\s#=]+")
@@ -78,7 +81,8 @@ class APIKeyAuthenticator:
     `keys` is the path of a file, or a mapping of caller ids to hashes (`{"ada": "sha256:…"}`, several hashes for one id
     during a rotation), or a list of `APIKey`. `apcore-a2a keys new` makes keys and writes such a file: one line per
     key, with the id, the hash and optionally `roles=a,b`, `scopes=x,y` and `type=user`. A changed file is read again
-    within two seconds. If it cannot be read or has an invalid line, the old keys stay, and the error is logged.
+    within two seconds. If it is empty or has been deleted, all keys are revoked. If it cannot be read for another
+    reason or has an invalid line, the old keys stay, and the error is logged.
 
     Args:
         keys: The hashes of the keys.
@@ -104,18 +108,25 @@ class APIKeyAuthenticator:
     ) -> None:
         self._header = header
         self._file: Path | None = None
-        self._seen: object = None  # the fingerprint of the file when it was last read
+        self._seen = b""  # the digest of the file when it was last read
+        self._reported = ""
         self._check_file = check_file
         self._watching = PeriodicWork(self._poll_file, name="file of API keys", pause=check_file)
         if isinstance(keys, str | os.PathLike):
             self._file = Path(keys)
-            self._seen = _fingerprint(self._file)
-            found = read_key_file(self._file)
+            data = _read_file(self._file)
+            self._seen = _digest(data)
+            found = _parse_file(self._file, data)
+            _warn_if_open_to_others(self._file)
         elif isinstance(keys, Mapping):
             found = _from_mapping(keys)
         else:
             found = tuple(keys)
         self._keys = _by_hash(found)
+        if not self._keys:
+            raise ValueError(
+                "there are no API keys, so every request would be rejected: make one with `apcore-a2a keys new`"
+            )
 
     def authenticate(self, headers: Mapping[str, str]) -> Caller | None:
         """Return the caller whose key the request contains, or None.
@@ -146,6 +157,15 @@ class APIKeyAuthenticator:
         """
         return [{"type": "apiKey", "in": "header", "name": self._header}]
 
+    def trouble(self) -> str:
+        """Return why every request is rejected, or an empty string. Health shows it.
+
+        Example:
+            >>> APIKeyAuthenticator({"ada": hash_key("apcore_not-a-real-key")}).trouble()
+            ''
+        """
+        return "" if self._keys else NO_KEYS
+
     async def open(self) -> None:
         """Start polling the file for changes. The application calls this when it starts.
 
@@ -166,17 +186,32 @@ class APIKeyAuthenticator:
     async def _poll_file(self) -> float:
         assert self._file is not None  # `open` starts the polling only if there is a file
         try:
-            seen = await asyncio.to_thread(_fingerprint, self._file)
-            if seen != self._seen:
-                keys = _by_hash(await asyncio.to_thread(read_key_file, self._file))
-                self._seen = seen
-                self._keys = keys
-                logger.info("API keys read again", extra={"file": str(self._file), "keys": len(keys)})
+            data = await asyncio.to_thread(_read_file_if_any, self._file)
+            self._take(data)
         except ValueError as error:
-            # The old keys stay, because a half-written file must not lock out all callers. Logged once per change.
-            self._seen = await asyncio.to_thread(_fingerprint_or_none, self._file)
-            logger.error("API keys not read again", extra={"reason": str(error)})
+            self._report(str(error))
         return self._check_file
+
+    def _take(self, data: bytes) -> None:
+        """Replace the keys if the content of the file has changed. The time and size of a file may stay the same."""
+        assert self._file is not None
+        seen = _digest(data)
+        if seen == self._seen:
+            return
+        try:
+            keys = _by_hash(_parse_file(self._file, data))
+        finally:
+            self._seen = seen  # an error is logged once per change
+        self._keys = keys
+        logger.info("API keys read again", extra={"file": str(self._file), "keys": len(keys)})
+        if not keys:
+            logger.error("there are no API keys: every request is rejected", extra={"file": str(self._file)})
+
+    def _report(self, reason: str) -> None:
+        """Log why the old keys stay, because a half-written file must not lock out all callers. Once per change."""
+        if reason != self._reported:
+            self._reported = reason
+            logger.error("API keys not read again", extra={"reason": reason})
 
 
 # ---- the file ------------------------------------------------------------------------------------------------------
@@ -189,13 +224,34 @@ def read_key_file(path: Path) -> tuple[APIKey, ...]:
         ValueError: the file cannot be read, or a line is not valid. The text has the number of the line, not its
             content.
     """
+    return _parse_file(path, _read_file(path))
+
+
+def _read_file(path: Path) -> bytes:
+    """Return the content of a regular file. A pipe is rejected, because reading it may wait forever."""
     try:
-        with path.open("rb") as file:
+        with open(os.open(path, os.O_RDONLY | _NON_BLOCKING), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ValueError(f"the file of API keys {path} is not a regular file")
             data = file.read(MAX_FILE + 1)
     except OSError as error:
         raise ValueError(f"the file of API keys {path} cannot be read: {error.strerror}") from error
     if len(data) > MAX_FILE:
         raise ValueError(f"the file of API keys {path} has more than {MAX_FILE} bytes")
+    return data
+
+
+def _read_file_if_any(path: Path) -> bytes:
+    """Return the content of a file. A deleted file is empty."""
+    try:
+        return _read_file(path)
+    except ValueError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return b""
+        raise
+
+
+def _parse_file(path: Path, data: bytes) -> tuple[APIKey, ...]:
     keys: list[APIKey] = []
     for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
         text = line.partition("#")[0].strip()
@@ -205,6 +261,21 @@ def read_key_file(path: Path) -> tuple[APIKey, ...]:
             except ValueError as error:
                 raise ValueError(f"the file of API keys {path}, line {number}: {error}") from error
     return tuple(keys)
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+def _warn_if_open_to_others(path: Path) -> None:
+    """Log a warning if any user of the machine can read or change the file."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return
+    if os.name == "posix" and mode & (stat.S_IROTH | stat.S_IWOTH | stat.S_IWGRP):
+        extra = {"file": str(path), "mode": f"{stat.S_IMODE(mode):o}", "remedy": "chmod 600"}
+        logger.warning("other users can read or change the file of API keys", extra=extra)
 
 
 def format_line(key: APIKey) -> str:
@@ -242,21 +313,6 @@ def _parse_line(text: str) -> APIKey:
     return check_key(APIKey(id=id, hash=words[0], **fields))
 
 
-def _fingerprint(path: Path) -> object:
-    try:
-        stat = path.stat()
-    except OSError as error:
-        raise ValueError(f"the file of API keys {path} cannot be read: {error.strerror}") from error
-    return (stat.st_mtime_ns, stat.st_size, stat.st_ino)
-
-
-def _fingerprint_or_none(path: Path) -> object:
-    try:
-        return _fingerprint(path)
-    except ValueError:
-        return None
-
-
 # ---- keys ------------------------------------------------------------------------------------------------------------
 
 
@@ -289,8 +345,4 @@ def _by_hash(keys: Iterable[APIKey]) -> dict[str, APIKey]:
         if key.hash in found:
             raise ValueError(f"{key.id!r} and {found[key.hash].id!r} have the same key")
         found[key.hash] = key
-    if not found:
-        raise ValueError(
-            "there are no API keys, so every request would be rejected: make one with `apcore-a2a keys new`"
-        )
     return found

@@ -183,6 +183,11 @@ class AnyOf:
                     schemes.append(scheme)
         return schemes
 
+    def trouble(self) -> str:
+        """Return why every request is rejected, or an empty string: none of the authenticators accepts any."""
+        found = [trouble_of(authenticator) for authenticator in self._authenticators]
+        return found[0] if all(found) else ""
+
     async def open(self) -> None:
         for authenticator in self._authenticators:
             await open_authenticator(authenticator)
@@ -191,6 +196,12 @@ class AnyOf:
         async with AsyncExitStack() as closing:  # closes each of them, even if another one raises
             for authenticator in self._authenticators:
                 closing.push_async_callback(close_authenticator, authenticator)
+
+
+def trouble_of(authenticator: object) -> str:
+    """Return why an authenticator rejects every request, or an empty string. Its method `trouble` is optional."""
+    ask = getattr(authenticator, "trouble", None)
+    return str(ask()) if callable(ask) else ""
 
 
 def as_authenticator(auth: object) -> Authenticator | None:

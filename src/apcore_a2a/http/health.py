@@ -46,11 +46,13 @@ class HealthEndpoint:
         engine: Engine,
         count_modules: Callable[[], int],
         *,
+        auth_trouble: Callable[[], str] = str,
         check_interval: float = CHECK_INTERVAL,
         store_timeout: float = STORE_TIMEOUT,
     ) -> None:
         self._engine = engine
         self._count_modules = count_modules
+        self._auth_trouble = auth_trouble
         self._check_interval = check_interval
         self._store_timeout = store_timeout
         self._started = time.monotonic()
@@ -92,6 +94,9 @@ class HealthEndpoint:
             return "shutting down"
         if self._engine.out_of_threads:
             return NO_THREADS
+        locked_out = self._auth_trouble()
+        if locked_out:
+            return locked_out
         known = self._engine.store_trouble  # known from the last operation, so the store is not asked
         if known:
             return known

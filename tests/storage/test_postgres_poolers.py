@@ -12,6 +12,7 @@ import pytest
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import TaskState
 from apcore_a2a.storage.postgres import connection as connection_module
+from apcore_a2a.storage.postgres import writer
 from apcore_a2a.storage.postgres.connection import fetch, parse_address
 from apcore_a2a.storage.postgres.store import PostgresStore
 from tests.pgbouncer import PgBouncer, needs_pgbouncer, shared_pooler
@@ -207,8 +208,9 @@ async def test_a_broken_connection_terminates_no_session_of_others(
 async def test_a_statement_of_a_broken_connection_is_not_executed_later(
     url: str, admin: "asyncpg.Connection[asyncpg.Record]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limits = {**connection_module.LIMITS, "statement_timeout": "60000", "lock_timeout": "60000"}
+    limits = {**connection_module.LIMITS, "statement_timeout": "60000"}
     monkeypatch.setattr(connection_module, "LIMITS", limits)
+    monkeypatch.setattr(writer, "LOCK_TIME", 60)
     async with Proxy(shared_server().folder) as proxy:
         store = PostgresStore(proxy.url(url))
         await store.open()

@@ -405,3 +405,75 @@ async def test_a_new_task_does_not_wait_behind_writes_that_have_more_patience(
     await asyncio.wait_for(patient, 15)
     assert await store.load("new", ALICE) is None
     await store.close()
+
+
+# ---- locked rows ----------------------------------------------------------------------------------------------------
+
+INSERT_KEY = """
+    INSERT INTO task (id, owner, context_id, key, state, status_time, version, epoch, memo, run)
+    VALUES ('other', $1, '', 'key', 1, '', 1, 1, '', '')
+"""
+
+
+async def keep_writing(store: PostgresStore, authors: list[Author], count: int) -> None:
+    """Write so many events to each task, one after the other."""
+    async with asyncio.timeout(10):  # less than writes are repeated
+        for _ in range(count):
+            for future in [store.append(author.chunk("x")) for author in authors]:
+                await future
+
+
+@pytest.mark.parametrize("locked", ["task", "webhook"])
+async def test_a_forgotten_lock_on_a_row_delays_only_the_task_of_that_row(
+    store: PostgresStore, admin: "asyncpg.Connection[asyncpg.Record]", locked: str
+) -> None:
+    stuck = await write_task(store, Author("stuck"), TaskState.WORKING)
+    others = [await write_task(store, Author(f"t{number}"), TaskState.WORKING) for number in range(3)]
+    config = PushConfig(url="https://example.com", id="w", task_id="stuck")
+    await store.webhooks.save(Webhook(config=config, a2a_version="1.0"), ALICE)
+    row = {"task": "id = 'stuck'", "webhook": "id = 'w'"}[locked]
+    async with admin.transaction():
+        await admin.execute(f"SELECT 1 FROM {locked} WHERE {row} FOR UPDATE")
+        waiting = [store.append(stuck.chunk("first"))]
+        await keep_writing(store, others, 5)
+        waiting.append(store.append(stuck.chunk("second")))
+        await keep_writing(store, others, 5)
+        assert not any(future.done() for future in waiting)
+    async with asyncio.timeout(10):
+        for future in waiting:
+            await future
+    for author in (stuck, *others):
+        await assert_holds(store, author)
+
+
+async def test_a_new_task_whose_key_is_locked_delays_only_itself(
+    store: PostgresStore, admin: "asyncpg.Connection[asyncpg.Record]"
+) -> None:
+    others = [await write_task(store, Author(f"t{number}"), TaskState.WORKING) for number in range(3)]
+    async with admin.transaction():
+        await admin.execute(INSERT_KEY, ALICE.encode())
+        creating = asyncio.create_task(store.create(Author("new").create(), key="key"))
+        await asyncio.sleep(0)
+        await keep_writing(store, others, 10)
+        assert not creating.done()
+    async with asyncio.timeout(10):
+        assert await creating == "other"
+    for author in others:
+        await assert_holds(store, author)
+
+
+async def test_writes_of_a_locked_row_are_given_up_in_the_end(
+    store: PostgresStore, admin: "asyncpg.Connection[asyncpg.Record]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "RETRY_TIMEOUT", 0.5)
+    stuck = await write_task(store, Author("stuck"), TaskState.WORKING)
+    other = await write_task(store, Author("other"), TaskState.WORKING)
+    async with admin.transaction():
+        await admin.execute("SELECT 1 FROM task WHERE id = 'stuck' FOR UPDATE")
+        waiting = [store.append(stuck.chunk("first")), store.append(stuck.chunk("second"))]
+        await keep_writing(store, [other], 3)
+        for future in waiting:
+            with pytest.raises(StoreUnavailableError):
+                await asyncio.wait_for(future, 10)
+        await keep_writing(store, [other], 3)
+    await assert_holds(store, other)

@@ -97,6 +97,18 @@ WRITE: Final = """
     SELECT place, number, watchers FROM done
 """
 
+# The tasks of these that another transaction has locked, or one of whose webhooks it has locked.
+FIND_LOCKED: Final = """
+    WITH free AS MATERIALIZED (
+        SELECT number, webhooks FROM task WHERE id = ANY($1::bytea[]) FOR NO KEY UPDATE SKIP LOCKED
+    ), free_webhook AS MATERIALIZED (
+        SELECT task FROM webhook WHERE task = ANY(ARRAY(SELECT number FROM free WHERE webhooks > 0))
+        FOR NO KEY UPDATE SKIP LOCKED
+    )
+    SELECT id FROM task WHERE id = ANY($1::bytea[]) AND number <> ALL(ARRAY(
+        SELECT number FROM free WHERE webhooks <= (SELECT count(*) FROM free_webhook WHERE task = number)
+    ))
+"""
 # After a broken connection: whether a write that is rejected now was committed before. Its last event identifies it.
 FIND_WRITTEN: Final = """
     SELECT event.body FROM task JOIN event ON event.task = number AND sequence = $3 WHERE id = $1 AND owner = $2
@@ -158,6 +170,12 @@ class Write(Struct, kw_only=True, gc=False):
     conversation: ConversationWrite | None
     events: list[bytes]
     futures: "list[asyncio.Future[Any]]"  # Any: the result of a creation is the id of an earlier task, or None
+    is_repeated: bool = False
+    """Whether an earlier attempt may have been committed."""
+    locked_since: float = 0.0
+    """When an attempt first waited for a lock in vain, by the monotonic clock."""
+    locks: int = 0
+    """The number of these attempts."""
 
     @property
     def is_end(self) -> bool:
@@ -178,6 +196,8 @@ class Write(Struct, kw_only=True, gc=False):
     def can_merge(self, later: "Write") -> bool:
         """Return whether a later write starts exactly where this one ends, so that both can be one."""
         if self.is_new or later.is_new or self.is_end or later.expected != self.version:
+            return False
+        if self.is_repeated:  # it is recognized by its last event
             return False
         if self.conversation is not None and later.conversation is not None:
             return False  # the later piece is based on the earlier one

@@ -2,6 +2,9 @@
 
 Invariant: a write is acknowledged after its commit. A rejected write fails alone. If the connection breaks, or the
 server cannot execute writes for a time, no write fails unless that takes longer than RETRY_TIMEOUT.
+
+A row that another transaction has locked would stop all writes of the replica. So after LOCK_TIME, the writes of the
+locked tasks are set aside, in their order, until the lock is released. The other writes go on.
 """
 
 import asyncio
@@ -31,6 +34,7 @@ from apcore_a2a.storage.postgres.connection import (
 from apcore_a2a.storage.postgres.failures import DatabaseFailure, classify, is_starting_or_stopping
 from apcore_a2a.storage.postgres.statements import (
     FIND_KEY,
+    FIND_LOCKED,
     FIND_WRITTEN,
     REMOVE_EXPIRED,
     REMOVE_OLDEST,
@@ -49,6 +53,9 @@ MAX_WAITING: Final = 20_000  # writes in the queue: with more, the database does
 RETRY_TIMEOUT: Final = 20.0  # seconds for which writes that the server cannot execute are repeated: more than a lease
 RETRY_TIMEOUT_WHILE_DOWN: Final = 120.0  # the same while the server starts up, which takes long after a crash
 RETRY_TIMEOUT_FOR_NEW: Final = 5.0  # the same for new tasks, whose senders can retry
+LOCK_TIME: Final = 0.25  # seconds for which all writes wait for a locked row
+LOCKED_PAUSE: Final = 0.2  # seconds between checks whether a locked row is free; doubled if it seemed so before
+LONGEST_LOCKED_PAUSE: Final = 2.0
 PAUSES: Final = (0.0, 0.05, 0.2, 0.5, 1.0)  # seconds between attempts to connect; the last one repeats
 SWEEP_INTERVAL: Final = 10.0  # seconds between removals of expired tasks
 MAX_SWEPT: Final = 100  # expired tasks removed at once, with all their events, because writes wait meanwhile
@@ -83,17 +90,30 @@ class RetentionRule:
         return self.clock()
 
 
+class LockedTask:
+    """The writes of a task whose row another transaction has locked, in their order."""
+
+    def __init__(self, write: Write, due: float) -> None:
+        self.writes = [write]
+        self.due = due  # when to check the lock, by the monotonic clock
+
+    def is_given_up(self, now: float) -> bool:
+        timeout = RETRY_TIMEOUT_FOR_NEW if self.writes[0].is_new else RETRY_TIMEOUT
+        return now - self.writes[0].locked_since > timeout
+
+
 class PostgresWriter:
     """Writes submitted changes in their order, and removes expired tasks."""
 
     def __init__(self, address: Address, condition: ServerCondition, retention: RetentionRule, *, wake: Wake) -> None:
         self.replica = ""  # the present name of this replica
         self._address = address
-        self._settings = SessionSettings(address, **PLANNING)
+        self._settings = SessionSettings(address, **PLANNING, lock_timeout=f"{LOCK_TIME * 1000:.0f}")
         self._condition = condition
         self._retention = retention
         self._wake_followers = wake
         self._queue: deque[Write] = deque()
+        self._locked: dict[bytes, LockedTask] = {}  # by the id of the task
         self._last_written: dict[bytes, LastWritten] = {}
         self._arrived = asyncio.Event()
         self._closed = False
@@ -128,7 +148,10 @@ class PostgresWriter:
         """
         if self._closed:
             raise StoreUnavailableError("The task store is closed")
-        if len(self._queue) >= MAX_WAITING:
+        waiting = len(self._queue)
+        if self._locked:
+            waiting += sum(len(locked.writes) for locked in self._locked.values())
+        if waiting >= MAX_WAITING:
             raise StoreUnavailableError
         self._queue.append(write)
         self._arrived.set()
@@ -145,21 +168,30 @@ class PostgresWriter:
     # ---- the loop ----------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        while not self._closed or self._queue:
+        while not self._closed or self._queue or self._locked:
             try:
-                async with asyncio.timeout(SWEEP_PAUSE if self._has_expired else SWEEP_INTERVAL):
+                async with asyncio.timeout(self._longest_pause()):
                     await self._arrived.wait()
             except TimeoutError:
                 logger.debug("no writes are queued")
             self._arrived.clear()
             try:
                 await self._sweep_if_due()
+                await self._retry_locked()
                 while self._queue:
                     await self._write_all(self._next_batch())
+                    await self._retry_locked()
                     # Callers that waited for these writes often submit the next ones now, for the next group.
                     await asyncio.sleep(0)
             except Exception:  # the loop must continue, and the writes of this group have been answered
                 logger.exception("writing to the task store failed")
+
+    def _longest_pause(self) -> float:
+        if self._locked:
+            return LOCKED_PAUSE
+        if self._has_expired:
+            return SWEEP_PAUSE
+        return SWEEP_INTERVAL
 
     def _next_batch(self) -> list[Write]:
         """Return queued writes in order, each task once. Successive writes of a task are merged."""
@@ -167,6 +199,10 @@ class PostgresWriter:
         size = 0
         while self._queue and len(batch) < MAX_BATCH and size < MAX_BATCH_BYTES:
             write = self._queue[0]
+            locked = self._locked.get(write.id)
+            if locked is not None:
+                locked.writes.append(self._queue.popleft())
+                continue
             before = batch.get(write.id)
             if before is not None and not before.can_merge(write):
                 break  # this write is the first of the next batch
@@ -184,29 +220,31 @@ class PostgresWriter:
         maximum = self._retention.max_tasks
         if maximum is not None:
             batch = await self._admit(batch, maximum)
-        if batch:
-            try:
-                await self._commit(batch)
-            except BaseException as error:
-                for write in batch:
-                    _reject(write, StoreUnavailableError())
-                if not isinstance(error, StoreUnavailableError):
-                    raise
+        try:
+            await self._commit(batch)
+        except BaseException:
+            for write in batch:
+                _reject(write, StoreUnavailableError())
+            raise
 
     async def _commit(self, batch: list[Write]) -> None:
         """Write a batch, and answer each of its writes. Write it again while the server cannot execute it."""
         begun = time.monotonic()
         attempt = 0
-        while True:
+        while batch:
             try:
                 connection = await self._connected()
                 parameters = arguments(batch, self._last_written, self.replica, self._retention.now())
                 rows = await self._settings.run(connection, fetch, WRITE, *parameters)
-                await self._answer(connection, batch, rows, is_repeated=attempt > 0)
+                await self._answer(connection, batch, rows)
                 return
             except Exception as error:  # no list of the exceptions of a driver is complete
-                unavailable = self._condition.failed(error)
                 self._last_written.clear()
+                for write in batch:
+                    write.is_repeated = True
+                if isinstance(error, asyncpg.LockNotAvailableError) and await self._isolate_locked(batch, error):
+                    return
+                unavailable = self._condition.failed(error)
                 failure = classify(error)
                 if failure in (DatabaseFailure.REFUSED, DatabaseFailure.BUG):
                     await self._commit_each(batch, error)
@@ -216,12 +254,11 @@ class PostgresWriter:
                 waited = time.monotonic() - begun
                 timeout = RETRY_TIMEOUT_WHILE_DOWN if is_starting_or_stopping(error) else RETRY_TIMEOUT
                 if waited > timeout:
-                    raise unavailable from error
+                    _reject_all(batch, unavailable)
+                    return
                 if waited > RETRY_TIMEOUT_FOR_NEW:
                     batch = _reject_new(batch)
                     self._queue = deque(_reject_new(self._queue))
-                    if not batch:
-                        return
                 await asyncio.sleep(PAUSES[min(attempt, len(PAUSES) - 1)])
                 attempt += 1
 
@@ -234,14 +271,79 @@ class PostgresWriter:
         logger.warning("the database rejected a write", exc_info=error)
         _reject(batch[0], StoreUnavailableError())
 
-    async def _answer(self, connection: Connection, batch: list[Write], rows: list[Any], *, is_repeated: bool) -> None:
+    # ---- locked rows -------------------------------------------------------------------------------------------------
+
+    async def _isolate_locked(self, batch: list[Write], error: Exception) -> bool:
+        """Set aside the writes that wait for a lock, and write the others. Return False if no write can be executed."""
+        try:
+            locked = await self._find_locked(batch)
+        except Exception:  # also this statement waits: another transaction has locked a whole table
+            return False
+        if not locked and len(batch) > 1:  # another row, for example of the memory of a conversation
+            middle = len(batch) // 2
+            await self._commit(batch[:middle])
+            await self._commit(batch[middle:])
+            return True
+        if not locked:
+            self._condition.failed(error)
+        others: list[Write] = []
+        for write in batch:
+            if write.id in locked or not locked:
+                self._set_aside(write)
+            else:
+                others.append(write)
+        await self._commit(others)
+        return True
+
+    async def _find_locked(self, writes: Iterable[Write]) -> set[bytes]:
+        """Return the ids of the tasks of these writes that another transaction has locked."""
+        connection = await self._connected()
+        rows = await self._settings.run(connection, fetch, FIND_LOCKED, [write.id for write in writes])
+        return {row["id"] for row in rows}
+
+    def _set_aside(self, write: Write) -> None:
+        now = time.monotonic()
+        if not write.locked_since:
+            logger.warning("the row of a task is locked, its writes wait", extra={"task_id": to_text(write.id)})
+            write.locked_since = now
+        pause = min(LOCKED_PAUSE * 2**write.locks, LONGEST_LOCKED_PAUSE)
+        write.locks += 1
+        self._locked[write.id] = LockedTask(write, now + pause)
+
+    async def _retry_locked(self) -> None:
+        """Queue the writes of tasks that are no longer locked. Reject those that have waited too long. Never raises."""
+        now = time.monotonic()
+        due = [task for task in self._locked.values() if task.due <= now]
+        if not due:
+            return
+        try:
+            locked = await self._find_locked([task.writes[0] for task in due])
+        except Exception as error:  # no list of the exceptions of a driver is complete
+            self._condition.failed(error)
+            if classify(error) is DatabaseFailure.LOST:
+                self._drop_connection()
+            locked = {task.writes[0].id for task in due}
+        for task in due:
+            first = task.writes[0]
+            if task.is_given_up(now):
+                del self._locked[first.id]
+                _reject_all(task.writes, StoreUnavailableError())
+            elif first.id in locked:
+                task.due = now + LOCKED_PAUSE
+            else:
+                del self._locked[first.id]
+                self._queue.extendleft(reversed(task.writes))
+
+    # ---- answers -----------------------------------------------------------------------------------------------------
+
+    async def _answer(self, connection: Connection, batch: list[Write], rows: list[Any]) -> None:
         self._condition.succeeded()
         done = {row["place"]: row for row in rows}
         watched: dict[str, list[int]] = {}
         for place, write in enumerate(batch, 1):
             row = done.get(place)
             if row is None:
-                await self._answer_rejected(connection, write, is_repeated=is_repeated)
+                await self._answer_rejected(connection, write)
                 continue
             self._remember(write)
             if write.runner(self.replica) == "":
@@ -261,10 +363,10 @@ class PostgresWriter:
         else:
             self._last_written[write.id] = LastWritten(write.memo, write.run)
 
-    async def _answer_rejected(self, connection: Connection, write: Write, *, is_repeated: bool) -> None:
+    async def _answer_rejected(self, connection: Connection, write: Write) -> None:
         """Answer a rejected write: it is stale, its key was used before, or an earlier attempt was committed."""
         self._last_written.pop(write.id, None)
-        if is_repeated and write.events:
+        if write.is_repeated and write.events:
             key = write.id, write.owner, write.version
             found = await self._settings.run(connection, fetch_value, FIND_WRITTEN, *key)
             if found == write.events[-1]:
@@ -377,6 +479,11 @@ def _resolve(write: Write, result: str | None = None) -> None:
     for future in write.futures:
         if not future.done():  # otherwise it was cancelled
             future.set_result(result)
+
+
+def _reject_all(writes: Iterable[Write], error: Exception) -> None:
+    for write in writes:
+        _reject(write, error)
 
 
 def _reject_new(writes: Iterable[Write]) -> list[Write]:

@@ -230,6 +230,7 @@ class Ledger(Observer):
         self.started: list[str] = []
         self.ended: list[tuple[str, TaskState]] = []
         self.abandoned: list[str] = []
+        self.lost: list[str] = []
         self.streams = 0
 
     def run_started(self, task_id: str, call: Call) -> None:
@@ -237,6 +238,9 @@ class Ledger(Observer):
 
     def run_ended(self, task_id: str, call: Call, state: TaskState, times: RunTimes) -> None:
         self.ended.append((task_id, state))
+
+    def run_lost(self, task_id: str) -> None:
+        self.lost.append(task_id)
 
     def run_abandoned(self, task_id: str) -> None:
         self.abandoned.append(task_id)

@@ -12,7 +12,19 @@ from apcore_a2a.engine.event_log import READ_AT_ONCE
 from apcore_a2a.engine.stored_run import MAX_ATTEMPTS
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import Task, TaskState
-from tests.engine.driving import QUICK, User, chunks_of, metadata_of, serving, settle, soon, text_of, until, words
+from tests.engine.driving import (
+    QUICK,
+    Ledger,
+    User,
+    chunks_of,
+    metadata_of,
+    serving,
+    settle,
+    soon,
+    text_of,
+    until,
+    words,
+)
 from tests.engine.fake_disk import FakeDisk
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk, status
 from tests.requirements import requirement
@@ -38,9 +50,11 @@ async def test_what_may_not_be_repeated_has_lost_its_worker() -> None:
         alice = User(engine)
         running, parked, done = await alice.start("slow"), await alice.send("ask"), await alice.send("go")
         await gate.reached()
-    async with serving(agent, left[0]) as engine:
+    ledger = Ledger()
+    async with serving(agent, left[0], observer=ledger) as engine:
         alice = User(engine)
         assert (engine.active_tasks, engine.live_tasks) == (0, 0)
+        assert ledger.lost == [running.id]
         lost = await alice.get(running)
         assert (lost.status.state, chunks_of(lost)) == (S.FAILED, ["half"])
         assert text_of(lost) == "Worker lost: the process running this task ended"

@@ -7,6 +7,7 @@ from itertools import count
 import asyncpg
 import pytest
 
+from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import TaskState
 from apcore_a2a.storage.postgres.failures import DatabaseFailure, classify
 from apcore_a2a.storage.postgres.store import PostgresStore
@@ -156,7 +157,8 @@ async def test_reads_answer_while_a_locked_table_is_released_in_time(store: Post
     assert await reading is not None
 
 
-async def test_a_replica_that_gets_no_connection_for_a_while_loses_no_write(store: PostgresStore, admin: Admin) -> None:
+async def open_as_new_role(store: PostgresStore, admin: Admin) -> tuple[PostgresStore, str]:
+    """Open the tables of a store as a user whose connections the test can change. Return the new store and the user."""
     role = f"limited{next(_roles)}"
     await admin.execute(f"CREATE ROLE {role} LOGIN")
     await admin.execute(f"GRANT USAGE ON SCHEMA {store.address.schema} TO {role}")
@@ -166,6 +168,25 @@ async def test_a_replica_that_gets_no_connection_for_a_while_loses_no_write(stor
         f"postgresql://{role}@/postgres?host={shared_server().folder}&schema={store.address.schema}"
     )
     await limited.open()
+    return limited, role
+
+
+async def test_connections_that_were_opened_while_the_server_was_read_only_are_replaced(
+    store: PostgresStore, admin: Admin
+) -> None:
+    limited, role = await open_as_new_role(store, admin)
+    await admin.execute(f"ALTER ROLE {role} SET default_transaction_read_only = on")
+    await admin.fetch("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = $1", role)
+    assert await limited.load("t", ALICE) is None
+    with pytest.raises(StoreUnavailableError):
+        await limited.replicas.lease.renew()
+    await admin.execute(f"ALTER ROLE {role} RESET default_transaction_read_only")
+    assert await limited.replicas.lease.renew() is not None
+    await limited.close()
+
+
+async def test_a_replica_that_gets_no_connection_for_a_while_loses_no_write(store: PostgresStore, admin: Admin) -> None:
+    limited, role = await open_as_new_role(store, admin)
     author = await write_task(limited, Author("t"), TaskState.WORKING)
     await admin.execute(f"ALTER ROLE {role} CONNECTION LIMIT 0")
     await admin.fetch("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = $1", role)

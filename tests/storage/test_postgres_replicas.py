@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 
@@ -10,11 +11,12 @@ import pytest
 
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import TaskState
+from apcore_a2a.storage.contract import DeliveryReport
 from apcore_a2a.storage.postgres import replicas
 from apcore_a2a.storage.postgres.connection import READERS, Connection
 from apcore_a2a.storage.postgres.store import PostgresStore
 from tests.postgres_server import shared_server
-from tests.storage.contract import ALICE, Author, append, write_task
+from tests.storage.contract import ALICE, Author, append, create_with_webhook, hook, write_task
 from tests.storage.test_postgres_writes import until_blocked
 
 
@@ -61,6 +63,53 @@ async def test_an_expired_lease_is_renewed_until_another_replica_marks_it_dead(
     await late.replicas.lease.join()
     assert late.replicas.lease.name != old
     assert await late.replicas.lease.renew() is not None
+
+
+async def test_a_webhook_that_a_dead_replica_has_claimed_is_due_at_once(
+    stores: list[PostgresStore], admin: "asyncpg.Connection[asyncpg.Record]"
+) -> None:
+    late, heir, _ = stores
+    author = Author("t")
+    await create_with_webhook(late, author, hook())
+    await append(late, author.work())
+    await append(late, author.status(TaskState.COMPLETED))
+    (claim,) = await late.webhooks.claim(10, 600)
+    report = DeliveryReport(delivered=1, pause=600)  # it goes on with the next event
+    assert await late.webhooks.settle(claim, report)
+    assert await heir.webhooks.claim(10, 600) == []
+    await expire(admin, late)
+    remaining = await heir.replicas.lease.renew()
+    assert remaining is not None
+    assert remaining <= 0  # though the replica runs no task
+    assert await heir.replicas.claims.claim_orphans(10) == []
+    (again,) = await heir.webhooks.claim(10, 600)
+    assert again.webhook.delivered == 1
+    assert not await late.webhooks.settle(claim, report)
+    assert await heir.webhooks.settle(again, DeliveryReport(delivered=again.webhook.latest))
+    await expire(admin, heir)
+    remaining = await stores[2].replicas.lease.renew()
+    assert remaining is not None
+    assert remaining > 0  # nothing is left to release
+
+
+async def test_the_parent_of_a_dead_process_declares_its_replica_dead(
+    stores: list[PostgresStore], admin: "asyncpg.Connection[asyncpg.Record]"
+) -> None:
+    late, heir, _ = stores
+    await write_task(late, Author("t"), TaskState.WORKING)
+    listening = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%a2a_all_' || current_schema() || '%'"
+    async with asyncio.timeout(10):
+        while await admin.fetchval(listening) < len(stores):  # noqa: ASYNC110  # the server has no event for it
+            await asyncio.sleep(0.01)
+    await late.report_dead_process(os.getpid() + 1)
+    assert await late.replicas.lease.renew() is not None
+    await late.report_dead_process(os.getpid())  # only the one that was launched together with it
+    assert await late.replicas.lease.renew() is None
+    assert await heir.replicas.lease.renew() is not None
+    async with asyncio.timeout(10):
+        while not (await heir.replicas.watch.until_woken(10)).orphans:
+            pass
+    assert len(await heir.replicas.claims.claim_orphans(10)) == 1
 
 
 async def test_a_lease_is_renewed_though_every_reader_waits(

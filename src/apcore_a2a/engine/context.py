@@ -136,6 +136,9 @@ class Observer:
     def run_abandoned(self, task_id: str) -> None:
         """An agent ignored its cancellation, or work that it started continues. Its task has ended without it."""
 
+    def run_lost(self, task_id: str) -> None:
+        """The process of a run has ended, and the recovery has set the task to FAILED."""
+
     def task_ended(self, task_id: str, owner: str, state: TaskState) -> None:
         """A terminal state of a task was stored: by a run, by a cancel, or by the recovery after its process ended."""
 

@@ -95,6 +95,7 @@ class Recovery:
             runs_again = True
         elif request is not None or live.state not in AT_REST:
             await live.write(failed_status(AgentError(LOST, kind="WorkerLostError")))
+            self._runs.observer.run_lost(live.task.id)
             runs_module.log_recovered(live.task, "failed: its worker is lost")
         elif not live.queue.waiting:
             await live.save_run()  # the claim was for a cancel, and the task waits for its user: give the claim up

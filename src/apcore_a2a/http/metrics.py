@@ -103,7 +103,7 @@ _HELP: Final = {
     "active_tasks": ("gauge", "Tasks that are running"),
     "waiting_messages": ("gauge", "Messages that wait in the queues of running tasks"),
     "completed_tasks": ("counter", "Runs that ended in COMPLETED"),
-    "failed_tasks": ("counter", "Runs that ended in FAILED or REJECTED"),
+    "failed_tasks": ("counter", "Runs that ended in FAILED or REJECTED, also because their process ended"),
     "canceled_tasks": ("counter", "Tasks that ended in CANCELED, while they ran or while they waited"),
     "interrupted_tasks": ("counter", "Runs that stopped to ask the user"),
     "abandoned_runs": ("counter", "Agents that ignored their cancellation"),
@@ -349,6 +349,9 @@ class Metrics(Observer):
     def task_ended(self, task_id: str, owner: str, state: TaskState) -> None:
         if state is TaskState.CANCELED:  # not by `run_ended`: a task that waits for its user has no run
             self._counts["canceled_tasks"] += 1
+
+    def run_lost(self, task_id: str) -> None:
+        self._counts["failed_tasks"] += 1
 
     def run_abandoned(self, task_id: str) -> None:
         self._counts["abandoned_runs"] += 1

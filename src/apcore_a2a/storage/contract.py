@@ -402,6 +402,8 @@ class WakeUp(Struct, frozen=True):
     """Whether there may be requests to this replica, or answers to its requests."""
     queue: bool
     """Whether a task may wait for any replica."""
+    orphans: bool = False
+    """Whether a replica was declared dead, so that its tasks can be claimed."""
     tasks: frozenset[int] = frozenset()
     """The numbers of followed tasks that have new events."""
 
@@ -548,6 +550,15 @@ class SharedStore(Store, Protocol):
     @property
     def replicas(self) -> Replicas:
         """The roles of this replica. They work while the store is open."""
+
+    async def report_dead_process(self, pid: int) -> None:
+        """Declare the replica dead that was in the process with this number, which has ended.
+
+        The parent of that process calls it, in a process in which the store is not open.
+
+        Raises:
+            StoreUnavailableError: the store does not answer. The lease of the replica expires later.
+        """
 
 
 def as_shared(store: Store) -> SharedStore | None:

@@ -5,7 +5,9 @@ import os
 import signal
 import sys
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
+import asyncpg
 import httpx
 import pytest
 
@@ -83,6 +85,34 @@ async def test_workers_share_a_port_a_dead_one_is_replaced_and_figures_are_added
     for worker in after:
         with pytest.raises(ProcessLookupError):
             os.kill(worker, 0)
+
+
+async def test_the_task_of_a_dead_worker_does_not_wait_for_its_lease(agent: str) -> None:
+    url = f"{shared_server().url()}&lease=600"
+    arguments = ("serve", agent, "--port", "0", "--workers", "2", "--store", url, "--metrics")
+    async with running("-m", "apcore_a2a", *arguments) as process, httpx.AsyncClient() as http:
+        address = (await process.says(r"running on (http://[\d.]+:\d+)"))[1]
+        await process.says(r"running on [^$]*running on")
+        said = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "sleep 600"}]}
+        body = {"message": said, "configuration": {"returnImmediately": True}}
+        headers = {"A2A-Version": "1.0", "Connection": "close"}
+        task = (await http.post(f"{address}/message:send", json=body, headers=headers)).json()["task"]
+        schema = parse_qs(urlsplit(url).query)["schema"][0]
+        admin = await asyncpg.connect(shared_server().dsn, server_settings={"search_path": schema})
+        place = await admin.fetchval("SELECT place FROM replica JOIN task ON runner = name")
+        await admin.close()
+        os.kill(int(place.split(":")[1]), signal.SIGKILL)
+        async with asyncio.timeout(60):
+            while task["status"]["state"] != "TASK_STATE_FAILED":
+                task = (await http.get(f"{address}/tasks/{task['id']}", headers=headers)).json()
+        assert "Worker lost" in task["status"]["message"]["parts"][0]["text"]
+        async with asyncio.timeout(20):
+            while True:  # until the other worker has written its figures
+                if (await http.get(f"{address}/metrics", headers=headers)).json()["failed_tasks"] == 1:
+                    break
+                await asyncio.sleep(0.1)
+        process.signal(signal.SIGTERM)
+        assert await process.ends() == 0
 
 
 async def test_workers_count_a_callers_requests_together(agent: str) -> None:

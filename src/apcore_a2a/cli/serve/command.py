@@ -1,5 +1,7 @@
 """The commands `serve` and `dev`: they read the options, load the target, and start the server."""
 
+import asyncio
+import logging
 import os
 import socket
 import sys
@@ -42,12 +44,15 @@ from apcore_a2a.cli.serve.targets import (
     parse_target,
 )
 from apcore_a2a.cli.serve.workers import Workers
+from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.hosts import default_options
 from apcore_a2a.http.metrics import make_board, reset_gauges
 from apcore_a2a.http.server.server import NotStarted, bind
 from apcore_a2a.settings import TABLE, Settings
-from apcore_a2a.storage.contract import as_shared
+from apcore_a2a.storage.contract import SharedStore, as_shared
 from apcore_a2a.web import is_loopback
+
+logger = logging.getLogger(__name__)
 
 # ---- serve ----------------------------------------------------------------------------------------------------------
 
@@ -322,7 +327,8 @@ def _run(
 
 def _run_workers(app: Application, settings: Settings, given: dict[str, Any], on_started: Callable[[str], None]) -> int:
     count: int = given["workers"]
-    if as_shared(app.engine.store) is None:
+    store = as_shared(app.engine.store)
+    if store is None:
         raise click.ClickException(
             "--workers needs a store that processes can share: --store postgresql://user@host/database. "
             "Memory and SQLite are for one process"
@@ -347,8 +353,16 @@ def _run_workers(app: Application, settings: Settings, given: dict[str, Any], on
         why_not = run_at(app, settings, log_level=level, log_config=None, on_started=report_and_show, sockets=sockets)
         return _exit_code(why_not)
 
-    workers = Workers(count, serve_worker, sockets, partial(reset_gauges, board))
+    workers = Workers(count, serve_worker, sockets, partial(reset_gauges, board), partial(_report_crash, store))
     return workers.run()
+
+
+def _report_crash(store: SharedStore, pid: int) -> None:
+    """Tell the other replicas at once that a worker is dead, instead of when its lease expires."""
+    try:
+        asyncio.run(store.report_dead_process(pid))
+    except StoreUnavailableError:
+        logger.warning("the crash of a worker is not in the store: its lease expires later", extra={"pid": pid})
 
 
 def _serve_application(

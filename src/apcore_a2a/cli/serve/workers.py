@@ -31,6 +31,9 @@ STEADY: Final = 60.0  # seconds of life after which the backoff is reset
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 SERVES: Final = b"\0"  # written into the pipe by a worker that serves; a signal is written as its number
 
+ReportCrash = Callable[[int], None]
+"""Called with the process id of a worker that crashed, in a process of its own. It returns in bounded time."""
+
 # A function that serves as the worker with the given number. It calls the given callback once it accepts requests, and
 # returns the exit code of the worker.
 Serve = Callable[[int, Callable[[], None]], int]
@@ -43,12 +46,18 @@ class Workers:
     """
 
     def __init__(
-        self, count: int, serve: Serve, sockets: Sequence[socket.socket], on_ended: Callable[[int], None]
+        self,
+        count: int,
+        serve: Serve,
+        sockets: Sequence[socket.socket],
+        on_ended: Callable[[int], None],
+        report_crash: ReportCrash | None = None,
     ) -> None:
         self._count = count
         self._serve = serve
         self._sockets = sockets
         self._on_ended = on_ended
+        self._report_crash = report_crash
         self._running: dict[int, int] = {}  # the worker's number by its process id
         self._started: dict[int, float] = {}  # when, by its number
         self._due: dict[int, float] = {}  # when to restart it, by its number
@@ -139,18 +148,22 @@ class Workers:
         """Serve as a worker, and exit."""
         code = 1
         try:
-            os.setpgid(0, 0)  # only the parent receives Ctrl-C from the terminal, and forwards it once
-            signal.set_wakeup_fd(-1)
-            for number in self._handled:
-                signal.signal(number, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, self._handled)
-            os.close(self._lifeline)
+            self._become_child()
             end_with_parent(self._life)
             code = self._serve(worker, self._report_serving)
         except Exception:  # the child must not continue as a second parent
             logger.exception("worker failed")
         finally:
             os._exit(code)
+
+    def _become_child(self) -> None:
+        """Handle signals as a process without children."""
+        os.setpgid(0, 0)  # only the parent receives Ctrl-C from the terminal, and forwards it once
+        signal.set_wakeup_fd(-1)
+        for number in self._handled:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, self._handled)
+        os.close(self._lifeline)
 
     def _report_serving(self) -> None:
         os.write(self._notify, SERVES)
@@ -174,7 +187,28 @@ class Workers:
             worker = self._running.pop(pid, None)
             if worker is not None:
                 self._on_ended(worker)
-                self._ended(worker, pid, os.waitstatus_to_exitcode(status))
+                code = os.waitstatus_to_exitcode(status)
+                if code != 0 and self._report_crash is not None:
+                    self._report_in_child(self._report_crash, pid)
+                self._ended(worker, pid, code)
+
+    def _report_in_child(self, report: ReportCrash, pid: int) -> None:
+        """Report a crash in a process of its own, because the parent must not wait for the database."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._handled)
+        try:
+            if os.fork():
+                return
+            try:
+                self._become_child()
+                report(pid)
+            except Exception:  # the child must not continue as a second parent
+                logger.exception("the crash of a worker was not reported", extra={"pid": pid})
+            finally:
+                os._exit(0)
+        except OSError as error:  # too many processes, or no memory: the lease of the worker expires later
+            logger.warning("cannot report the crash of a worker", extra={"pid": pid, "reason": error.strerror})
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, self._handled)
 
     def _ended(self, worker: int, pid: int, code: int) -> None:
         if self._is_stopping:

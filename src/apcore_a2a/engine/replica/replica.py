@@ -127,6 +127,8 @@ class Replica:
             wake_up = WakeUp(everything=True, requests=True, queue=True)  # it is due, even if other wake-ups came often
         if wake_up.everything:
             self._read_all_at = time.monotonic()
+        if wake_up.orphans:
+            self._takeover.begin_maintenance(may_have_orphans=True)
         if wake_up.queue:
             await self._takeover.take_queued()
         if wake_up.requests or self.followers.authority.requests_age > self._timing.poll:

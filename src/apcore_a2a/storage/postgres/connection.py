@@ -475,6 +475,11 @@ class Database:
             # Otherwise asyncpg would ask the server to cancel the statement, and wait for that as long again.
             connection.terminate()
             raise
+        except Exception as error:
+            # Otherwise the pool would keep it, for example one that was opened while the server was read-only.
+            if classify(error) is DatabaseFailure.LOST and not isinstance(error, A2AError):
+                connection.terminate()
+            raise
         finally:
             await self._pool.release(pooled)
 

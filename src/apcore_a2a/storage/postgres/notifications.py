@@ -23,13 +23,19 @@ RECONNECT_PAUSE: Final = 1.0  # seconds between attempts to listen again
 WORDS_AT_ONCE: Final = 350  # task numbers in one notification: PostgreSQL limits the payload to 7,999 characters
 REQUEST: Final = "command"  # the payload for a replica request; other versions send it, too
 QUEUED: Final = "queued"  # the payload for a task that waits for any replica
+ORPHANS: Final = "orphans"  # the payload if a replica was declared dead
 NOTIFY: Final = "SELECT pg_notify(channel, payload) FROM unnest($1::text[], $2::text[]) AS wake_up (channel, payload)"
+
+
+def channel_of_all(schema: str) -> str:
+    """Return the channel to which all replicas of a schema listen."""
+    return f"a2a_all_{schema}"[:63]
 
 
 class Notifications:
     """Wakes other replicas, and receives their wake-ups.
 
-    The payload of a notification has the numbers of tasks, REQUEST or QUEUED, separated by spaces.
+    The payload of a notification has the numbers of tasks, REQUEST, QUEUED or ORPHANS, separated by spaces.
     """
 
     def __init__(self, address: Address, condition: ServerCondition) -> None:
@@ -93,6 +99,7 @@ class Notifications:
             everything=missed,
             requests=missed or REQUEST in received,
             queue=missed or QUEUED in received,
+            orphans=ORPHANS in received,
             tasks=frozenset(int(word) for word in received if word.isdecimal()),
         )
 
@@ -125,7 +132,7 @@ class Notifications:
 
     def _channel_of(self, replica: str) -> str:
         # Names of replicas are unique on the server. The channel of all replicas contains the schema.
-        return f"a2a_{replica}" if replica else f"a2a_all_{self._schema}"[:63]
+        return f"a2a_{replica}" if replica else channel_of_all(self._schema)
 
     def _on_notification(self, connection: object, pid: int, channel: str, payload: object) -> None:
         self._received.update(str(payload).split())

@@ -4,6 +4,7 @@ Invariant: all times are measured by the server's clock. An expired lease can be
 its holder dead. That is final for this name. The tasks of a replica are claimed only after it was declared dead.
 """
 
+import asyncio
 import os
 import secrets
 import socket
@@ -19,7 +20,17 @@ from apcore_a2a.storage.contract import (
     TaskWatch,
     WakeUp,
 )
-from apcore_a2a.storage.postgres.connection import execute, fetch, fetch_value
+from apcore_a2a.storage.postgres.connection import (
+    ANSWER_TIME,
+    Address,
+    SessionSettings,
+    close_quietly,
+    connect,
+    execute,
+    fetch,
+    fetch_value,
+)
+from apcore_a2a.storage.postgres.notifications import ORPHANS, channel_of_all
 from apcore_a2a.storage.postgres.parts import OpenStore
 from apcore_a2a.storage.postgres.reads import load
 from apcore_a2a.storage.postgres.statements import to_bytes, to_text
@@ -48,16 +59,22 @@ REGISTER: Final = """
     INSERT INTO replica (name, until, place) VALUES ($1, clock_timestamp() + make_interval(secs => $2), $3)
 """
 # Returns the seconds until the next lease of another replica expires. Expired leases count only if their holder has
-# tasks.
+# tasks, or delivers events to webhooks.
 RENEW: Final = """
     UPDATE replica SET until = clock_timestamp() + make_interval(secs => $2)
     WHERE name = $1 AND NOT is_dead RETURNING (
         SELECT coalesce(extract(epoch FROM min(other.until) - clock_timestamp())::float, 'Infinity')
         FROM replica AS other WHERE other.name <> $1
-            AND (other.until > clock_timestamp() OR EXISTS (SELECT 1 FROM task WHERE runner = other.name))
+            AND (other.until > clock_timestamp()
+                OR EXISTS (SELECT 1 FROM task WHERE runner = other.name)
+                OR EXISTS (SELECT 1 FROM webhook WHERE holder = other.name))
     )
 """
 LEAVE: Final = "UPDATE replica SET is_dead = TRUE, until = clock_timestamp() WHERE name = $1"
+DECLARE_DEAD: Final = """
+    UPDATE replica SET is_dead = TRUE, until = clock_timestamp() WHERE place = $1 AND NOT is_dead
+"""
+WAKE_FOR_ORPHANS: Final = "SELECT pg_notify($1, $2)"
 DELETE_DEAD: Final = """
     DELETE FROM replica WHERE until < clock_timestamp() - make_interval(secs => $1)
         AND NOT EXISTS (SELECT 1 FROM task WHERE runner = name)
@@ -79,6 +96,12 @@ class PostgresLease:
     def __init__(self, store: OpenStore, seconds: float) -> None:
         self.seconds = seconds
         self._store = store
+        # The same in all processes that are forked from this one. Hosts may have the same name, and the same processes.
+        self._launch = secrets.token_hex(4)
+
+    def place_of(self, pid: int) -> str:
+        """Return the place of the replica in a process, unique among all hosts."""
+        return f"{socket.gethostname()}:{pid}:{self._launch}"
 
     @property
     def name(self) -> str:
@@ -91,9 +114,8 @@ class PostgresLease:
     async def join(self) -> None:
         """Become a replica under a name that no replica had before."""
         name = secrets.token_hex(8)
-        place = f"{socket.gethostname()}:{os.getpid()}"
         parts = self._store.parts
-        await parts.upkeep.call(execute, REGISTER, name, self.seconds, place)
+        await parts.upkeep.call(execute, REGISTER, name, self.seconds, self.place_of(os.getpid()))
         parts.writer.replica = name
         parts.notifications.open(name)
 
@@ -112,18 +134,34 @@ class PostgresLease:
         await upkeep.call(execute, DELETE_REQUESTS, KEPT_SECONDS)
 
 
+async def declare_dead(address: Address, place: str) -> None:
+    """Declare the replica at a place dead, and wake the others. In bounded time, over connections of its own."""
+    settings = SessionSettings(address)
+    connection = await connect(address, settings)
+    try:
+        async with asyncio.timeout(ANSWER_TIME):
+            is_declared = await settings.run(connection, execute, DECLARE_DEAD, place)
+            if is_declared:
+                await settings.run(connection, execute, WAKE_FOR_ORPHANS, channel_of_all(address.schema), ORPHANS)
+    finally:
+        await close_quietly(connection)
+
+
 # ---- claims on tasks -------------------------------------------------------------------------------------------------
 
 # A replica is marked as dead before its tasks are claimed. If it renews its lease at this moment, either its renewal
 # waits for the mark and fails, or the lease is no longer expired and the replica is not in `dead`. SKIP LOCKED: several
-# replicas may claim at once, and each task is claimed once.
+# replicas may claim at once, and each task is claimed once. The webhooks that a dead replica has claimed are due again.
 CLAIM_ORPHANS: Final = """
-    WITH dead AS (
+    WITH expired AS (
         UPDATE replica SET is_dead = TRUE WHERE NOT is_dead AND until < clock_timestamp() RETURNING name
+    ), dead AS (
+        SELECT name FROM expired UNION ALL SELECT name FROM replica WHERE is_dead
+    ), released AS (
+        UPDATE webhook SET due = 0, holder = '' WHERE holder IN (SELECT name FROM dead)
     )
     UPDATE task SET epoch = epoch + 1, runner = $1 WHERE number IN (
-        SELECT number FROM task
-        WHERE runner IN (SELECT name FROM dead UNION ALL SELECT name FROM replica WHERE is_dead)
+        SELECT number FROM task WHERE runner IN (SELECT name FROM dead)
         ORDER BY number LIMIT $2 FOR UPDATE SKIP LOCKED
     ) RETURNING id, owner
 """

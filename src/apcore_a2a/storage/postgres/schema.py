@@ -140,6 +140,11 @@ MIGRATIONS: Final = (
         RETURN NULL;
     END $$;
     """,
+    # The replica that has claimed a webhook, so that others deliver its events as soon as that replica is dead.
+    """
+    ALTER TABLE webhook ADD COLUMN holder text NOT NULL DEFAULT '';
+    CREATE INDEX webhook_holder ON webhook (holder) WHERE holder <> '';
+    """,
 )
 OLDEST: Final = 1  # the oldest version whose replicas work with these tables
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")

@@ -44,7 +44,7 @@ from apcore_a2a.storage.postgres.connection import (
     parse_address,
 )
 from apcore_a2a.storage.postgres.parts import OpenStore, PostgresParts, open_parts
-from apcore_a2a.storage.postgres.replicas import PostgresReplicas
+from apcore_a2a.storage.postgres.replicas import PostgresReplicas, declare_dead
 from apcore_a2a.storage.postgres.schema import check_name
 from apcore_a2a.storage.postgres.statements import make_write, to_bytes, to_text
 from apcore_a2a.storage.postgres.writer import RetentionRule
@@ -198,6 +198,12 @@ class PostgresStore:
             raise StoreUnavailableError("The task store is not open")
         return self._opened
 
+    async def report_dead_process(self, pid: int) -> None:
+        try:
+            await declare_dead(self.address, self.replicas.lease.place_of(pid))
+        except Exception as error:  # no list of the exceptions of a driver is complete
+            raise StoreUnavailableError from error
+
     async def check(self) -> None:
         await self.database.call(fetch_value, "SELECT 1")
 
@@ -268,7 +274,7 @@ _NOW: Final = "coalesce($1, extract(epoch FROM clock_timestamp()))"
 # Locked, so that no event is stored between this read and the write that follows.
 _FIND_TASK: Final = "SELECT number, state, version FROM task WHERE id = $1 AND owner = $2 FOR UPDATE"
 _RENEW: Final = f"""
-    UPDATE webhook SET config = $3, a2a_version = $4, due = 0, claim = claim + 1,
+    UPDATE webhook SET config = $3, a2a_version = $4, due = 0, claim = claim + 1, holder = '',
         attempts = 0, failed = FALSE, reason = ''
     WHERE task = $1 AND id = $2 RETURNING {_COLUMNS}
 """
@@ -292,7 +298,7 @@ _FAILED: Final = f"""
     WHERE failed AND owner = $1 ORDER BY number LIMIT $2
 """
 _CLAIM: Final = f"""
-    UPDATE webhook SET due = {_NOW} + $2, claim = claim + 1
+    UPDATE webhook SET due = {_NOW} + $2, claim = claim + 1, holder = $4
     FROM (
         SELECT task, id, due FROM webhook WHERE {_WAITING} AND due <= {_NOW} ORDER BY due LIMIT $3
         FOR UPDATE SKIP LOCKED
@@ -301,7 +307,8 @@ _CLAIM: Final = f"""
     RETURNING {_COLUMNS}, owner, claim, next.due AS was_due
 """
 _SETTLE: Final = f"""
-    UPDATE webhook SET delivered = $2, attempts = $3, failed = $4, reason = $5, due = {_NOW} + $6
+    UPDATE webhook SET delivered = $2, attempts = $3, failed = $4, reason = $5, due = {_NOW} + $6,
+        holder = CASE WHEN $4 OR $2 >= latest THEN '' ELSE holder END
     FROM task WHERE webhook.task = number AND task.id = $7 AND owner = $8 AND webhook.id = $9 AND claim = $10
     RETURNING TRUE
 """
@@ -339,7 +346,7 @@ class PostgresWebhooks:
         return [_to_webhook(row) for row in await self._fetch(_FAILED, to_bytes(owner), limit)]
 
     async def claim(self, limit: int, lease: float) -> Sequence[Claim]:
-        rows = await self._fetch(_CLAIM, self._now(), lease, limit)
+        rows = await self._fetch(_CLAIM, self._now(), lease, limit, self._store.parts.writer.replica)
         rows.sort(key=itemgetter("was_due"))
         return [Claim(_to_webhook(row), to_text(row["owner"]), row["claim"]) for row in rows]
 

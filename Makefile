@@ -135,7 +135,7 @@ recording: setup  ## the commands of the README at a terminal, drawn into docs/i
 chaos: setup  ## kill -9 during 200 running tasks on SQLite, twenty times, and during webhook deliveries; random histories
 	.venv/bin/python -m tests.chaos --rounds 20 --tasks 200 --trials 500
 
-chaos-cluster: setup  ## three replicas on PostgreSQL: kill -9 twenty times, zombies, crashes, network partitions, wrong clocks (40 minutes)
+chaos-cluster: setup  ## three replicas on PostgreSQL: kill -9 twenty times, zombies, crashes, faults of the database, partitions, wrong clocks (50 minutes)
 	.venv/bin/python -m tests.cluster --rounds 20 --tasks 200
 
 test-matrix:  ## every supported Python, each with the oldest and the newest dependencies

@@ -13,12 +13,14 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tests.cluster import clocks, cuts, histories, rounds
+from tests.cluster import clocks, cuts, database, histories, rounds
 from tests.cluster.replicas import Place, new_place
+from tests.pgbouncer import HOW_TO_GET_IT, IS_MISSING
 from tests.postgres_proxy import Network
 from tests.postgres_server import PostgresServer
 
 AT_REST_WITHIN = 20.0  # seconds after a kill, with tasks of three seconds and a lease of fifteen
+DELAY_BY_LOCKED_ROW = 2.0  # seconds, of 99 % of the messages to tasks whose rows are free
 
 Options = argparse.Namespace
 Round = Callable[[Place, Options, int], Awaitable[str]]
@@ -38,7 +40,7 @@ async def stop(place: Place, options: Options, seed: int) -> str:
     return str(outcome._asdict())
 
 
-async def database(place: Place, options: Options, seed: int) -> str:
+async def crash(place: Place, options: Options, seed: int) -> str:
     outcome = await rounds.fault_round(place, tasks=options.tasks, seed=seed, fault="database", lease=options.lease)
     assert outcome.lost == 0, outcome
     return str(outcome._asdict())
@@ -76,6 +78,52 @@ async def recovery(place: Place, options: Options, seed: int) -> str:
     return str(outcome._asdict())
 
 
+def passing(fault: database.Fault) -> Round:
+    """Return the round of a fault of the database that passes."""
+
+    async def play_round(place: Place, options: Options, seed: int) -> str:
+        return str(await database.database_round(place, fault, tasks=options.tasks, seed=seed))
+
+    return play_round
+
+
+async def lock_row(place: Place, options: Options, seed: int) -> str:
+    passed = await database.database_round(place, database.lock_row, tasks=options.tasks, seed=seed)
+    assert passed.p99 < DELAY_BY_LOCKED_ROW, passed
+    return str(passed)
+
+
+async def connections(place: Place, options: Options, seed: int) -> str:
+    url = f"{await database.limited_url(place)}&lease={database.LEASE}"
+    fault = database.take_connections
+    return str(await database.database_round(place, fault, tasks=options.tasks, seed=seed, urls=[url] * 3))
+
+
+async def disk(place: Place, options: Options, seed: int) -> str:
+    server = PostgresServer(settings=())  # which writes its tables to the small disk
+    server.start()
+    try:
+        async with database.small_disk(server, 64) as folder:
+            fault = database.fill_disk(folder)
+            return str(await database.database_round(new_place(server), fault, tasks=options.tasks, seed=seed))
+    finally:
+        server.remove()
+
+
+async def pooler_session(place: Place, options: Options, seed: int) -> str:
+    return await behind_pooler(place, options, seed, "session")
+
+
+async def pooler_transaction(place: Place, options: Options, seed: int) -> str:
+    return await behind_pooler(place, options, seed, "transaction")
+
+
+async def behind_pooler(place: Place, options: Options, seed: int, mode: str) -> str:
+    if IS_MISSING:
+        return f"skipped: {HOW_TO_GET_IT}"
+    return str(await database.pooler_round(place, mode, tasks=options.tasks, seed=seed))
+
+
 async def rolling(place: Place, options: Options, seed: int) -> str:
     outcome = await rounds.rolling_round(place, requests=options.requests, streams=options.streams, seed=seed)
     summary = f"{outcome.events} requests, {options.streams} streams at a time, {outcome.running} restarts"
@@ -97,7 +145,16 @@ async def history(place: Place, options: Options, seed: int) -> str:
 
 FAULTS: dict[str, Round] = {
     "stop": stop,
-    "database": database,
+    "database": crash,
+    "terminate": passing(database.terminate),
+    "lock-row": lock_row,
+    "lock-tables": passing(database.lock_tables),
+    "cancel": passing(database.cancel_statements),
+    "read-only": passing(database.read_only),
+    "connections": connections,
+    "disk": disk,
+    "pooler-session": pooler_session,
+    "pooler-transaction": pooler_transaction,
     "recovery": recovery,
     "clock": clock,
     "swallow": swallow,

@@ -21,7 +21,6 @@ from tests.postgres_server import PostgresServer
 
 LEASE = 15  # seconds, the store's default
 TERMINATE_EVERY = 0.25  # seconds between two terminations of all connections
-LIMITED = "limited"
 OURS = "application_name LIKE 'apcore-a2a%'"
 
 
@@ -127,19 +126,25 @@ async def read_only(scene: Scene) -> None:
 
 async def take_connections(scene: Scene) -> None:
     """Leave no connection for the user of the replicas, and terminate those that it has."""
-    await scene.admin.execute(f"ALTER ROLE {LIMITED} CONNECTION LIMIT 0")
+    role = limited_role(scene.place)
+    await scene.admin.execute(f"ALTER ROLE {role} CONNECTION LIMIT 0")
     await scene.admin.fetch(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {OURS}")
     await asyncio.sleep(5)
-    await scene.admin.execute(f"ALTER ROLE {LIMITED} CONNECTION LIMIT -1")
+    await scene.admin.execute(f"ALTER ROLE {role} CONNECTION LIMIT -1")
+
+
+def limited_role(place: Place) -> str:
+    return f"limited_{place.schema}"
 
 
 async def limited_url(place: Place) -> str:
     """Return the store's URL of a user whose connections can be limited, unlike those of an administrator."""
+    role = limited_role(place)
     admin = await asyncpg.connect(place.dsn)
-    await admin.execute(f"DROP ROLE IF EXISTS {LIMITED}; CREATE ROLE {LIMITED} LOGIN")
-    await admin.execute(f"GRANT CREATE ON DATABASE postgres TO {LIMITED}")
+    await admin.execute(f"CREATE ROLE {role} LOGIN")
+    await admin.execute(f"GRANT CREATE ON DATABASE postgres TO {role}")
     await admin.close()
-    return place.url.replace("postgres@", f"{LIMITED}@")
+    return place.url.replace("postgres@", f"{role}@")
 
 
 def fill_disk(folder: Path) -> Fault:
@@ -235,6 +240,18 @@ async def database_round(
         outcome = await conclude(client, load, place, slowest, running)
         assert outcome.lost == 0, outcome
         return Passed(outcome, sum(len(talk.sent) for talk in talks), len(sender.seconds), sender.rejected, sender.p99)
+
+
+async def pooler_round(place: Place, mode: str, *, tasks: int, seed: int, seconds: float = 20) -> Passed:
+    """Kill and restart a pooler in this mode, which all replicas use, in the middle of running tasks."""
+    pooler = PgBouncer(place.server, mode)
+    pooler.start()
+    try:
+        url = pooler.url(place.url, lease=LEASE, pool_mode=mode, listen_url=place.dsn)
+        fault = restart_pooler(pooler)
+        return await database_round(place, fault, tasks=tasks, seed=seed, urls=[url] * 3, seconds=seconds)
+    finally:
+        pooler.kill()
 
 
 def begin_talks(client: Client, load: Load, group: asyncio.TaskGroup, count: int) -> list[Conversation]:

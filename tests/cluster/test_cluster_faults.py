@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import clocks, cuts, histories, rounds
+from tests.cluster import clocks, cuts, database, histories, rounds
 from tests.cluster.replicas import new_place
+from tests.pgbouncer import needs_pgbouncer
 from tests.postgres_proxy import Network
 from tests.postgres_server import shared_server
 from tests.requirements import requirement
@@ -28,6 +29,20 @@ async def test_a_replica_that_is_cut_off_stops_its_runs_answers_503_and_recovers
 async def test_a_database_that_takes_longer_than_a_lease_to_start_costs_no_task() -> None:
     outcome = await cuts.recovery_round(new_place(shared_server()), tasks=18, seed=SEED, lease=6)
     assert (outcome.running, outcome.completed) == (18, 18)
+
+
+@requirement("NFR-REL-003")
+async def test_terminated_connections_fail_no_task_and_no_request() -> None:
+    place = new_place(shared_server())
+    passed = await database.database_round(place, database.terminate, tasks=8, seed=SEED, seconds=5)
+    assert passed.outcome.completed == 8
+    assert passed.messages > 0
+
+
+@needs_pgbouncer
+async def test_a_pooler_that_is_restarted_fails_no_task_and_no_request() -> None:
+    passed = await database.pooler_round(new_place(shared_server()), "transaction", tasks=8, seed=SEED, seconds=8)
+    assert passed.outcome.completed == 8
 
 
 @pytest.mark.skipif(not clocks.find_faketime(), reason=clocks.HOW_TO_GET_IT)

@@ -2,7 +2,7 @@
 
     A2AError
     ├── ParseError · InvalidRequestError · MethodNotFoundError · InvalidParamsError   the request itself is wrong
-    │       └── SkillNotFoundError                                                    (under InvalidParamsError)
+    │       └── SkillNotFoundError · KeyReusedError                                   (under InvalidParamsError)
     ├── TaskNotFoundError · TaskNotCancelableError                                    about one task
     │       └── AccessDeniedError                                                         (under TaskNotFoundError)
     ├── UnsupportedOperationError · PushNotificationNotSupportedError
@@ -131,6 +131,17 @@ class InvalidParamsError(A2AError):
         self.violations = tuple(
             Violation(clean_text(field), clean_text(wrong), code) for field, wrong, code in violations
         )
+
+
+class KeyReusedError(InvalidParamsError):
+    """The `Idempotency-Key` belongs to a task that began with another message. Its text does not name the task.
+
+    Example:
+        >>> wire(KeyReusedError()).http
+        422
+    """
+
+    text = "The Idempotency-Key was used for another message; use a new key for each message"
 
 
 class SkillNotFoundError(InvalidParamsError):
@@ -389,6 +400,7 @@ WIRE: Final[dict[type[A2AError], Wire]] = {
     InvalidRequestError: Wire(-32600, 400, "INVALID_ARGUMENT", "INVALID_REQUEST"),
     MethodNotFoundError: Wire(-32601, 404, "NOT_FOUND", "METHOD_NOT_FOUND"),
     InvalidParamsError: Wire(-32602, 400, "INVALID_ARGUMENT", "INVALID_PARAMS"),
+    KeyReusedError: Wire(-32602, 422, "INVALID_ARGUMENT", "IDEMPOTENCY_KEY_REUSED"),
     TaskNotFoundError: Wire(-32001, 404, "NOT_FOUND", "TASK_NOT_FOUND"),
     TaskNotCancelableError: Wire(-32002, 400, "FAILED_PRECONDITION", "TASK_NOT_CANCELABLE", 409),
     PushNotificationNotSupportedError: Wire(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from apcore_a2a.agent import Admission, Call
-from apcore_a2a.errors import OverloadedError, StoreUnavailableError, TaskNotFoundError
+from apcore_a2a.errors import KeyReusedError, OverloadedError, StoreUnavailableError, TaskNotFoundError
 from apcore_a2a.protocol.model import Message, Task, TaskState
 from apcore_a2a.storage.contract import Store
 from apcore_a2a.storage.memory import InMemoryTaskStore
@@ -38,6 +38,25 @@ async def test_a_send_repeated_with_its_key_answers_with_the_same_task(store: St
         assert (await alice.send("go", key="other")).id != first.id
         assert (await alice.send("go")).id != first.id
     assert len(agent.calls) == 3
+
+
+@pytest.mark.parametrize("running", [False, True], ids=["ended", "running"])
+async def test_a_key_that_was_used_for_another_message_is_an_error(store: Store, running: bool) -> None:
+    gate = Gate()
+    agent = ScriptedAgent(default=(gate, COMPLETED))
+    async with serving(agent, store) as engine:
+        alice = User(engine)
+        first = await alice.start("Pay 5 to Alice", key="k", metadata={"skillId": "pay"})
+        if not running:
+            gate.open()
+            await until(lambda: engine.active_tasks == 0)
+        for other in ({"text": "Pay 5 to Mallory", "metadata": {"skillId": "pay"}}, {"text": "Pay 5 to Alice"}):
+            with pytest.raises(KeyReusedError):
+                await alice.start(key="k", **other)
+        same = await alice.start("Pay 5 to Alice", key="k", metadata={"skillId": "pay"})
+        assert same.id == first.id
+        gate.open()
+    assert len(agent.calls) == 1
 
 
 async def test_the_same_key_of_another_caller_is_another_key(store: Store) -> None:

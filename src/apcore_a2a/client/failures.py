@@ -32,7 +32,8 @@ from apcore_a2a.errors import (
 
 INTERNAL: Final = WIRE[A2AError].code
 # The code -32603 does not tell a failed agent from a failed server. Both become A2AServerError.
-BY_CODE: Final = {row.code: kind for kind, row in WIRE.items() if row.code != INTERNAL}
+# A code is that of the first class with it. The classes after it are special cases, which the reason tells apart.
+BY_CODE: Final = {row.code: kind for kind, row in reversed(WIRE.items()) if row.code != INTERNAL}
 BY_REASON: Final = {row.reason: kind for kind, row in WIRE.items() if kind not in (A2AError, AgentError)}
 
 MAX_TEXT: Final = 500  # maximum length of an agent's text in our errors, in characters

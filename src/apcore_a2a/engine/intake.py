@@ -29,6 +29,7 @@ from apcore_a2a.engine.webhooks.operations import Webhooks, check_inline
 from apcore_a2a.errors import (
     A2AError,
     InvalidParamsError,
+    KeyReusedError,
     OverloadedError,
     StaleWriteError,
     StoreUnavailableError,
@@ -208,7 +209,7 @@ class Intake:
         """Return the result of an earlier message with the same key, found when this one was about to be stored."""
         if self._stored is not None:
             self._stored.give_back(context.owner, request)
-        return await self._repeats.outcome(task_id, context, wait=wait)
+        return await self._repeats.first_outcome(task_id, request.message, context, wait=wait)
 
     def _keep_for_restart(self, live: LiveTask, call: Call, *, retry_safe: bool) -> None:
         if self._store.durable:
@@ -505,7 +506,29 @@ class Repeats:
         task_id = await self._store.find_key(key, context.owner)
         if task_id is None:
             return None
-        return await self.outcome(task_id, context, wait=wait)
+        return await self.first_outcome(task_id, message, context, wait=wait)
+
+    async def first_outcome(
+        self, task_id: str, message: Message, context: CallContext, *, wait: bool
+    ) -> Run | Snapshot | TaskElsewhere:
+        """Return the result of the message that created this task, which this message repeats.
+
+        Raises:
+            KeyReusedError: The key of the request belongs to a task that another message created.
+        """
+        found = await self.outcome(task_id, context, wait=wait)
+        if not context.idempotency_key:
+            return found
+        match found:
+            case Snapshot():
+                task = found.document.task()
+            case _:
+                task = found.live.task
+        if not _is_repeat(message, task):
+            if isinstance(found, TaskElsewhere):
+                found.live.release()
+            raise KeyReusedError
+        return found
 
     async def outcome(self, task_id: str, context: CallContext, *, wait: bool) -> Run | Snapshot | TaskElsewhere:
         """Return the result of the message that created this task."""
@@ -520,6 +543,18 @@ class Repeats:
         if record is None:
             raise TaskNotFoundError(task_id)
         return Snapshot(record.document, record.version)
+
+
+_CANONICAL: Final = json.Encoder(order="sorted")
+
+
+def _is_repeat(message: Message, task: Task) -> bool:
+    """Return whether a message has the content of the first message of a task. A repeat may have another message id."""
+    first = next((said for said in task.history or () if said.role is Role.USER), None)
+    if first is None:  # the store keeps no history
+        return True
+    ours = _CANONICAL.encode((message.parts, message.metadata))
+    return ours == _CANONICAL.encode((first.parts, first.metadata))
 
 
 # ---- the agent's decision -------------------------------------------------------------------------------------------

@@ -61,12 +61,16 @@ RULES: Final = {
     # Agents of other frameworks: each file imports its own framework, and only the table imports the files.
     "agents.frameworks": may("agents agent protocol errors", "msgspec"),
     "agents.frameworks.pydantic_ai": may("agents.frameworks agents agent protocol errors", "pydantic_ai"),
+    "agents.frameworks.agent_framework": may(
+        "agents.frameworks agents agent protocol errors", "agent_framework msgspec"
+    ),
     "agents.frameworks.google_adk": may(
         "agents.frameworks agents agent protocol errors", "google.adk google.genai msgspec"
     ),
     "agents.frameworks.strands": may("agents.frameworks agents agent protocol errors", "strands"),
     "agents.frameworks.recognition": may(
-        "agents.frameworks agents.frameworks.pydantic_ai agents.frameworks.google_adk agents.frameworks.strands",
+        "agents.frameworks agents.frameworks.agent_framework agents.frameworks.google_adk "
+        "agents.frameworks.pydantic_ai agents.frameworks.strands",
         "msgspec",
     ),
     "agents.as_agent": may("agents agents.a2a_sdk agents.frameworks agents.frameworks.recognition agent", ""),
@@ -146,7 +150,7 @@ IMPURE_CALLS: Final = frozenset({"input", "now", "open", "print", "today", "utcn
 IMPORT_BY_NAME: Final = frozenset({"__import__", "import_module"})  # would pass by this test unseen
 
 # The size of today. A new feature may raise it. Anything else belongs into a module that exists.
-MAX_MODULES: Final = 214
+MAX_MODULES: Final = 215
 
 MODULES: Final = {module_name(path): path.read_text(encoding="utf-8") for path in python_files("src")}
 

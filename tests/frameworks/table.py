@@ -44,4 +44,8 @@ ENVIRONMENTS: Final = (
     Environment("strands", "strands-agents", "strands-floor", "strands_agent", typed=False),
     Environment("Google ADK", "google-adk", "adk", "google_adk_agent", typed=False),
     Environment("Google ADK", "google-adk", "adk-floor", "google_adk_agent", typed=False),
+    Environment("Microsoft agent-framework", "agent-framework-core", "microsoft", "agent_framework_agent", typed=False),
+    Environment(
+        "Microsoft agent-framework", "agent-framework-core", "microsoft-floor", "agent_framework_agent", typed=False
+    ),
 )

@@ -28,6 +28,12 @@ def _load_google_adk() -> Callable[[Any], Adapter]:
     return GoogleAdapter
 
 
+def _load_agent_framework() -> Callable[[Any], Adapter]:
+    from apcore_a2a.agents.frameworks.agent_framework import MicrosoftAdapter
+
+    return MicrosoftAdapter
+
+
 def _load_strands() -> Callable[[Any], Adapter]:
     from apcore_a2a.agents.frameworks.strands import StrandsAdapter
 
@@ -84,6 +90,14 @@ FRAMEWORKS: Final = (
             load=_load_google_adk,
         )
         for class_name in GOOGLE_CLASSES
+    ),
+    Framework(
+        title="Microsoft agent-framework",
+        module="agent_framework",
+        class_name="BaseAgent",
+        distribution="agent-framework-core",
+        floor=(1, 20),
+        load=_load_agent_framework,
     ),
 )
 

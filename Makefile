@@ -18,12 +18,12 @@ PARALLEL := --numprocesses=2 --dist=loadfile
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-wire run explorer screenshots recording test test-wire test-peers test-frameworks test-matrix chaos chaos-cluster check audit format bench bench-quick dist lock clean
+.PHONY: help setup setup-wire run explorer screenshots recording test test-wire test-peers test-frameworks test-matrix chaos chaos-cluster check audit format bench bench-quick dist docs lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-setup: .venv/.stamp explorer/node_modules/.stamp .venvs/sdk03/.stamp .venvs/fasta2a/.stamp .venvs/js/.stamp .venvs/apcore-oldest/.stamp  ## create .venv and the small environments that tests need
+setup: .venv/.stamp explorer/node_modules/.stamp .venvs/docs/.stamp .venvs/sdk03/.stamp .venvs/fasta2a/.stamp .venvs/js/.stamp .venvs/apcore-oldest/.stamp  ## create .venv and the small environments that tests need
 
 setup-wire: $(OTHERS:3.%=.venvs/py3%/.stamp)
 
@@ -51,6 +51,10 @@ setup-wire: $(OTHERS:3.%=.venvs/py3%/.stamp)
 
 .venvs/sdk03/.stamp: requirements/sdk03.txt
 	$(call install,.venvs/sdk03,$<)
+	@touch $@
+
+.venvs/docs/.stamp: requirements/docs.txt
+	$(call install,.venvs/docs,$<)
 	@touch $@
 
 .venvs/fasta2a/.stamp: requirements/fasta2a.txt
@@ -158,6 +162,11 @@ bench: setup  ## measure everything beside every peer, up to 15 minutes; writes 
 
 bench-quick: setup  ## the same in 90 seconds, to see that it works; writes nothing
 	.venv/bin/python -m benchmarks.run --quick
+
+docs: .venvs/docs/.stamp .venvs/run/.stamp  ## the site of the documentation, into build/site: HTML, and the Markdown of each page
+	PYTHONPATH=src .venvs/run/bin/python -m scripts.docs prepare
+	.venvs/docs/bin/zensical build --strict
+	PYTHONPATH=src .venvs/run/bin/python -m scripts.docs complete
 
 dist: .venv/.stamp  ## the wheel, the source archive, their bill of materials and checksums, into dist
 	rm -rf dist

@@ -64,12 +64,14 @@ RULES: Final = {
     "agents.frameworks.agent_framework": may(
         "agents.frameworks agents agent protocol errors", "agent_framework msgspec"
     ),
+    "agents.frameworks.openai_agents": may("agents.frameworks agents agent protocol errors", "agents"),
     "agents.frameworks.google_adk": may(
         "agents.frameworks agents agent protocol errors", "google.adk google.genai msgspec"
     ),
     "agents.frameworks.strands": may("agents.frameworks agents agent protocol errors", "strands"),
     "agents.frameworks.recognition": may(
         "agents.frameworks agents.frameworks.agent_framework agents.frameworks.google_adk "
+        "agents.frameworks.openai_agents "
         "agents.frameworks.pydantic_ai agents.frameworks.strands",
         "msgspec",
     ),
@@ -150,7 +152,7 @@ IMPURE_CALLS: Final = frozenset({"input", "now", "open", "print", "today", "utcn
 IMPORT_BY_NAME: Final = frozenset({"__import__", "import_module"})  # would pass by this test unseen
 
 # The size of today. A new feature may raise it. Anything else belongs into a module that exists.
-MAX_MODULES: Final = 215
+MAX_MODULES: Final = 225
 
 MODULES: Final = {module_name(path): path.read_text(encoding="utf-8") for path in python_files("src")}
 

@@ -59,8 +59,8 @@ class PydanticAdapter:
                             yield each
             except pydantic_ai.UsageLimitExceeded as error:
                 raise AgentError("The agent has reached its usage limit", kind="UsageLimitExceeded") from error
-            for each in self._end(run.result, _text_of(run.all_messages())):
-                yield each
+        for each in self._end(run.result, _text_of(run.all_messages())):
+            yield each
 
     async def _follow(self, node: Any, run: Any) -> AsyncGenerator[Any, None]:
         """Yield what the agent says in one step of its run."""

@@ -22,6 +22,12 @@ def _load_pydantic_ai() -> Callable[[Any], Adapter]:
     return PydanticAdapter
 
 
+def _load_openai_agents() -> Callable[[Any], Adapter]:
+    from apcore_a2a.agents.frameworks.openai_agents import OpenAIAdapter
+
+    return OpenAIAdapter
+
+
 def _load_google_adk() -> Callable[[Any], Adapter]:
     from apcore_a2a.agents.frameworks.google_adk import GoogleAdapter
 
@@ -69,8 +75,16 @@ FRAMEWORKS: Final = (
         module="pydantic_ai",
         class_name="AbstractAgent",
         distribution="pydantic-ai-slim",
-        floor=(2, 2),
+        floor=(1, 107),
         load=_load_pydantic_ai,
+    ),
+    Framework(
+        title="OpenAI Agents",
+        module="agents.agent",  # not `agents`, which may be a package of the application
+        class_name="Agent",
+        distribution="openai-agents",
+        floor=(0, 8),
+        load=_load_openai_agents,
     ),
     Framework(
         title="strands",

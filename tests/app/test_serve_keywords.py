@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 
+from apcore_a2a import __version__
 from tests.app.test_app import CARD, send
 from tests.app.test_serving import address
 from tests.auth.tokens import SECRET, bearer
@@ -47,8 +48,8 @@ async def card_of(client: httpx.AsyncClient) -> dict[str, Any]:
 async def test_without_keywords_the_agent_is_open_here_and_closed_to_other_pages() -> None:
     async with served() as (process, client):
         card = await card_of(client)
-        assert card["name"] == "apcore-agent"
-        assert card["description"] and card["version"]
+        assert (card["name"], card["version"]) == ("apcore-agent", __version__)
+        assert card["description"] == "apcore agent with 1 skill"
         assert not card.get("securitySchemes")
         assert card["capabilities"]["pushNotifications"] is False
         answer = await client.post("/", json=send())

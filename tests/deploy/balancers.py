@@ -110,16 +110,20 @@ class Balancer(NamedTuple):
             yield f"{'https' if certificate else 'http'}://localhost:{port}"
 
     @asynccontextmanager
-    async def forwarding(self, address: str, routes: str) -> AsyncIterator[str]:
-        """Run it with routes of a test instead of its file, in which AGENT is the address of a server; the URL."""
+    async def forwarding(self, address: str, routes: str, *, http2: bool = False) -> AsyncIterator[str]:
+        """Run it with routes of a test instead of its file, in which AGENT is the address of a server; the URL.
+
+        With `http2` it speaks HTTP/2 without TLS, nginx nothing else.
+        """
         port = free_port()
         folder = self.folder / str(port)
         folder.mkdir(exist_ok=True)  # a second proxy of one test
         routes = routes.replace("AGENT", address)
         if self.name == "nginx":
-            command = _nginx_of(self.program, folder, f"server {{ listen 127.0.0.1:{port}; {routes} }}")
+            speaks = " http2" if http2 else ""
+            command = _nginx_of(self.program, folder, f"server {{ listen 127.0.0.1:{port}{speaks}; {routes} }}")
         else:
-            command = _caddy_of(self.program, folder, f"http://localhost:{port} {{\n{routes}\n}}")
+            command = _caddy_of(self.program, folder, f"http://localhost:{port} {{\n{routes}\n}}", http2=http2)
         async with self._running(command, port, folder):
             yield f"http://localhost:{port}"
 
@@ -229,9 +233,12 @@ def _caddy(program: str, folder: Path, port: int, addresses: list[str], certific
     return _caddy_of(program, folder, text.replace("agent.example.com {", site))
 
 
-def _caddy_of(program: str, folder: Path, text: str) -> list[str]:
+def _caddy_of(program: str, folder: Path, text: str, *, http2: bool = False) -> list[str]:
     """Return the command for the sites of a Caddyfile."""
-    (folder / "Caddyfile").write_text(f"{{\n\tadmin off\n\tauto_https disable_redirects\n}}\n{text}")
+    options = "\tadmin off\n\tauto_https disable_redirects\n"
+    if http2:
+        options += "\tservers {\n\t\tprotocols h1 h2c\n\t}\n"
+    (folder / "Caddyfile").write_text(f"{{\n{options}}}\n{text}")
     return [program, "run", "--config", str(folder / "Caddyfile"), "--adapter", "caddyfile"]
 
 

@@ -84,7 +84,7 @@ async def test_the_javascript_client_gets_its_file_back(
 
 
 @requirement("NFR-CMP-005")
-@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
+@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON", "GRPC"])
 @pytest.mark.parametrize("content", [b"\x89PNG\x00\xff", b"hello123"])
 async def test_the_javascript_client_gets_its_file_back_over_1_0(
     serve: Serve, js1: Process, agent: EchoesFiles, binding: str, content: bytes
@@ -95,7 +95,7 @@ async def test_the_javascript_client_gets_its_file_back_over_1_0(
 
 
 @requirement("NFR-CMP-005")
-@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
+@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON", "GRPC"])
 @pytest.mark.parametrize("content", [b"\x89PNG\x00\xff", b"hello123"])
 async def test_the_python_client_gets_its_file_back(
     serve: Serve, sdk03: Process, agent: EchoesFiles, binding: str, content: bytes

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from apcore_a2a.errors import (
 )
 from apcore_a2a.protocol.grpc import error_status
 from apcore_a2a.protocol.model import Task
+from apcore_a2a.protocol.protobuf import v1
 from tests.client.scripted import CARD, ScriptedServer, card, respond
 from tests.client.scripted_http2 import SENT, TASK, Call, Connection, an_event, answering, data
 from tests.client.test_http2_transport import ONCE, calling
@@ -187,6 +189,38 @@ async def test_credentials_are_renewed_after_a_rejected_stream() -> None:
         assert len([event async for event in client.stream_message("hi", auth=token)]) == 1
 
     assert seen == ["Bearer old", "Bearer new"]
+
+
+class CountingExecutor(ThreadPoolExecutor):
+    """The default executor of an event loop, with a count of the functions that ran on its threads."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.count = 0
+
+    def submit(self, *args: Any, **kwargs: Any) -> Any:
+        self.count += 1
+        return super().submit(*args, **kwargs)
+
+
+@pytest.mark.parametrize(("size", "is_large"), [(1_000, False), (200_000, True)])
+async def test_large_messages_are_decoded_on_a_thread(size: int, is_large: bool) -> None:
+    artifacts = [{"artifactId": "a", "parts": [{"text": "x" * size}]}]
+    task = {"id": "t-1", "contextId": "c-1", "status": {"state": "TASK_STATE_COMPLETED"}, "artifacts": artifacts}
+    unary = v1.MESSAGES["Task"].encode(task)
+    event = v1.MESSAGES["StreamResponse"].encode({"task": task})
+    executor = CountingExecutor()
+    asyncio.get_running_loop().set_default_executor(executor)
+
+    for answer in (unary, event):
+        async with calling(answering(answer)) as (client, _):
+            await client.agent_card
+            executor.count = 0
+            if answer is unary:
+                assert len((await client.get_task("t-1")).text) == size
+            else:
+                assert len([event async for event in client.stream_message("hi")]) == 1
+            assert (executor.count > 0) is is_large
 
 
 # ---- addresses -------------------------------------------------------------------------------------------------------

@@ -111,6 +111,11 @@ class EventWithId(NamedTuple):
 class StreamDecoder(Protocol):
     """Decodes the body of a response that is a stream."""
 
+    @property
+    def waiting(self) -> int:
+        """The number of bytes of an incomplete message that take long to decode."""
+        ...
+
     def feed(self, chunk: bytes) -> Iterator[EventWithId]:
         """Yield the events that are now complete. Raise the typed error if the agent has sent one."""
         ...
@@ -224,6 +229,10 @@ class SSEEventDecoder:
     def __init__(self, decode_event: Callable[[ServerSentEvent], Event], limit: int) -> None:
         self._decode_event = decode_event
         self._frames = SSEDecoder(limit)
+
+    @property
+    def waiting(self) -> int:
+        return 0  # JSON is decoded at once, whatever its size
 
     def feed(self, chunk: bytes) -> Iterator[EventWithId]:
         try:

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     import httpx
 
 
+# Protocol buffers are decoded in Python. A message of so many bytes may take milliseconds, so a thread decodes it.
+LARGE_MESSAGE: Final = 32 * 1024
+
+
 class Channel:
     """The client's connection to one agent. Every request goes through `call`, `ask` or `events`."""
 
@@ -88,6 +92,8 @@ class Channel:
         self, request: HttpRequest, read: Callable[[HttpResponse], Any], options: ResolvedOptions
     ) -> Any:
         response = await self._send(request, options)
+        if request.needs_trailers and len(response.body) > LARGE_MESSAGE:
+            return await asyncio.to_thread(read, response)
         try:
             return read(response)
         except UnauthenticatedError as error:
@@ -156,6 +162,10 @@ class Channel:
     async def _read_events(self, exchange: Exchange, response: HttpStream) -> AsyncGenerator[EventWithId]:
         decoder = exchange.decoder(self.settings.max_response)
         async for chunk in response.chunks:
+            if decoder.waiting > LARGE_MESSAGE:
+                for event in await asyncio.to_thread(list, decoder.feed(chunk)):
+                    yield event
+                continue
             for event in decoder.feed(chunk):
                 yield event
         decoder.end(response.trailers)

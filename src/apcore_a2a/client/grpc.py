@@ -125,6 +125,10 @@ class MessageDecoder:
         self._exchange = exchange
         self._splitter = MessageSplitter(limit)
 
+    @property
+    def waiting(self) -> int:
+        return self._splitter.waiting
+
     def feed(self, chunk: bytes) -> Iterator[EventWithId]:
         for message in _split(self._splitter, chunk):
             yield EventWithId(self._exchange.event(message), "")
@@ -132,7 +136,7 @@ class MessageDecoder:
     def end(self, trailers: Mapping[str, str]) -> None:
         """Raise the error with which the agent has ended the stream, if any."""
         self._exchange._check_status(trailers)
-        if not self._splitter.is_empty:
+        if self._splitter.waiting:
             raise InvalidAgentResponseError("The agent's stream ended in the middle of a message")
 
 

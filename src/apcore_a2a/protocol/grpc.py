@@ -318,9 +318,9 @@ class MessageSplitter:
         self._buffer = bytearray()
 
     @property
-    def is_empty(self) -> bool:
-        """Whether no message is incomplete."""
-        return not self._buffer
+    def waiting(self) -> int:
+        """The number of bytes of an incomplete message."""
+        return len(self._buffer)
 
     def feed(self, data: bytes) -> list[bytes]:
         """Return the messages that are now complete.
@@ -498,14 +498,6 @@ def read_timeout(text: bytes) -> float | None:
         raise InvalidRequestError("grpc-timeout must be at most eight digits and a unit (H, M, S, m, u, n)")
     seconds = int(text[:-1]) * unit
     return seconds if seconds < _LONGEST else None
-
-
-def write_timeout(seconds: float) -> str:
-    """Return a grpc-timeout header."""
-    milliseconds = max(1, round(seconds * 1000))
-    if milliseconds < 10**8:
-        return f"{milliseconds}m"
-    return f"{min(milliseconds // 1000, 10**8 - 1)}S"
 
 
 # ---- health ---------------------------------------------------------------------------------------------------------

@@ -117,6 +117,7 @@ class World:
         self._agent = agent
         self._tasks: dict[str, list[str]] = {name: [] for name in NAMES}
         self._messages: dict[str, set[str]] = {name: set() for name in NAMES}
+        self._keys: dict[tuple[str, str], str] = {}  # the text that a caller first sent with a key
 
     def client(self, name: str, wire: tuple[str, str]) -> WireClient:
         binding, version = wire
@@ -147,7 +148,12 @@ class World:
         if said.key:
             request.headers["Idempotency-Key"] = said.key
         before = len(self._agent.calls)
-        task = find_task((await self._send(request)).json())
+        answer = await self._send(request)
+        if b"KeyReused" in answer.content or b"IDEMPOTENCY_KEY_REUSED" in answer.content:
+            assert self._keys.get((said.who, said.key), said.text) != said.text  # a key of another owner is unknown
+            return
+        self._keys.setdefault((said.who, said.key), said.text)
+        task = find_task(answer.json())
         # A new task, or an own task that the key or, in 0.3, the context continues. Never one of another owner.
         if task["id"] not in self._tasks[said.who]:
             assert not any(task["id"] in tasks for tasks in self._tasks.values())

@@ -294,6 +294,49 @@ async def test_a_connection_that_swallows_everything_is_given_up_and_replaced(
         await store.close()
 
 
+async def test_a_request_waits_only_once_for_a_server_that_does_not_answer(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Proxy(shared_server().folder) as proxy:
+        store = PostgresStore(proxy.url(url))
+        await store.open()
+        await write_task(store, Author("t"), TaskState.WORKING)
+        await proxy.set(Network.SWALLOWS)
+        monkeypatch.setattr(connection_module, "ANSWER_TIME", 1.2)
+        with pytest.raises(StoreUnavailableError):
+            await store.load("t", ALICE)
+        monkeypatch.setattr(connection_module, "ANSWER_TIME", 600)
+        async with asyncio.timeout(10):
+            with pytest.raises(StoreUnavailableError):
+                await store.load("t", ALICE)
+            with pytest.raises(StoreUnavailableError):
+                await store.create(Author("new").create())
+        monkeypatch.undo()
+        await proxy.set(Network.WELL)
+        assert await store.replicas.lease.renew() is not None
+        assert await store.load("t", ALICE) is not None
+        await store.close()
+
+
+async def test_a_new_task_does_not_wait_again_for_a_server_that_does_not_answer(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "ANSWER_TIME", 0.3)
+    monkeypatch.setattr(writer, "RETRY_TIMEOUT_FOR_NEW", 600)
+    async with Proxy(shared_server().folder) as proxy:
+        store = PostgresStore(proxy.url(url))
+        await store.open()
+        author = await write_task(store, Author("t"), TaskState.WORKING)
+        await proxy.set(Network.SWALLOWS)
+        running = store.append(author.chunk("x"))
+        with pytest.raises(StoreUnavailableError):
+            await asyncio.wait_for(store.create(Author("new").create()), 10)
+        assert not running.done()
+        await proxy.set(Network.WELL)
+        await asyncio.wait_for(running, 10)
+        await store.close()
+
+
 async def test_a_table_that_stays_locked_is_waited_for_in_bounded_time(
     store: PostgresStore, admin: "asyncpg.Connection[asyncpg.Record]", monkeypatch: pytest.MonkeyPatch
 ) -> None:

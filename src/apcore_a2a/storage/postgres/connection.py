@@ -25,17 +25,21 @@ from apcore_a2a.storage.postgres.failures import DatabaseFailure, classify, is_s
 
 logger = logging.getLogger(__name__)
 
-CONNECT_TIME: Final = 5.0  # seconds to open a connection
-ANSWER_TIME: Final = 5.0  # seconds for an answer
+CONNECT_TIME: Final = 4.0  # seconds to open a connection
+ANSWER_TIME: Final = 4.0  # seconds for an answer
+# A request may need several answers, and is rejected within five seconds. So it waits only once for a server that gives
+# no answer: after MAX_OUTAGE, reads wait for OUTAGE_ANSWER_TIME, and new tasks are rejected at once.
+MAX_OUTAGE: Final = 1.0  # seconds without an answer
+OUTAGE_ANSWER_TIME: Final = 0.2
 LOG_INTERVAL: Final = 60.0  # seconds between two log lines about the same failure
 # Seconds for which a busy server is asked again. With a further lock timeout, they are less than ANSWER_TIME.
-BUSY_TIME: Final = 3.0
+BUSY_TIME: Final = 2.5
 BUSY_PAUSES: Final = (0.05, 0.2, 0.5)  # seconds between attempts at a server that is busy; the last one repeats
 READERS: Final = 3  # connections for clients' reads; with those of writer, notifications and upkeep, a replica has six
 APPLICATION_NAME: Final = "apcore-a2a"
 # The server's timeouts are shorter than the client's, so a statement that timed out is not executed later.
 LIMITS: Final = {
-    "statement_timeout": "4500",
+    "statement_timeout": "3500",
     "lock_timeout": "1000",  # a statement that waits for a lock occupies one of few connections
     "idle_in_transaction_session_timeout": "10000",
     "jit": "off",  # our statements are short
@@ -324,6 +328,7 @@ class ServerCondition:
         self._address = address
         self._trouble = ""
         self._outage_since: float | None = None
+        self._answered_at = time.monotonic()
         # When the server last reported that it is starting up or shutting down. A later answer does not reset it,
         # because the renewal of the lease may still wait for the server.
         self.down_at = float("-inf")
@@ -338,6 +343,8 @@ class ServerCondition:
             self._trouble = "the database does not answer"
             if self._outage_since is None:
                 self._outage_since = now
+                if isinstance(error, TimeoutError):  # the server has not answered since, in no other connection either
+                    self._outage_since = max(self._answered_at, now - ANSWER_TIME)
         else:
             self._trouble = "the database rejects statements"
             self._outage_since = None
@@ -350,6 +357,7 @@ class ServerCondition:
 
     def succeeded(self) -> None:
         """Record an answer of the server."""
+        self._answered_at = time.monotonic()
         if self._trouble:
             logger.info("task store is available again", extra={"store": self._address.shown})
             self._trouble = ""
@@ -406,8 +414,15 @@ class Database:
     """A pool of connections for all statements that are not written in groups."""
 
     def __init__(
-        self, pool: "asyncpg.Pool[asyncpg.Record]", settings: SessionSettings, condition: ServerCondition
+        self,
+        pool: "asyncpg.Pool[asyncpg.Record]",
+        settings: SessionSettings,
+        condition: ServerCondition,
+        *,
+        is_patient: bool = False,
     ) -> None:
+        # Patient: also during an outage, so that a server that needs its time to answer again is noticed.
+        self._is_patient = is_patient
         self._pool = pool
         self._settings = settings
         self.condition = condition
@@ -437,8 +452,11 @@ class Database:
         return await self._call(function, arguments, reconnects=0)
 
     async def _call(self, function: Callable[..., Awaitable[T]], arguments: tuple[Any, ...], *, reconnects: int) -> T:
+        seconds = ANSWER_TIME
+        if self.condition.outage_seconds > MAX_OUTAGE and not self._is_patient:
+            seconds = OUTAGE_ANSWER_TIME
         try:
-            async with asyncio.timeout(ANSWER_TIME):  # for the connection, the answer and further attempts together
+            async with asyncio.timeout(seconds):  # for the connection, the answer and further attempts together
                 answer = await self._repeat(function, arguments, reconnects=reconnects)
         except A2AError:  # of the function itself
             raise

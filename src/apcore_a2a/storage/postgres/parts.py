@@ -63,5 +63,5 @@ async def open_parts(address: Address, retention: RetentionRule) -> PostgresPart
         await check_listening(listening)
     settings = SessionSettings(address)
     database = Database(await connect_pool(address, settings, READERS), settings, condition)
-    upkeep = Database(await connect_pool(address, settings, 1), settings, condition)
+    upkeep = Database(await connect_pool(address, settings, 1), settings, condition, is_patient=True)
     return PostgresParts(address, tokens, database=database, upkeep=upkeep, retention=retention)

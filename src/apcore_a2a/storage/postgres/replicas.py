@@ -67,7 +67,7 @@ RENEW: Final = """
         FROM replica AS other WHERE other.name <> $1
             AND (other.until > clock_timestamp()
                 OR EXISTS (SELECT 1 FROM task WHERE runner = other.name)
-                OR EXISTS (SELECT 1 FROM webhook WHERE holder = other.name))
+                OR EXISTS (SELECT 1 FROM webhook WHERE holder = other.name AND holder <> ''))
     )
 """
 LEAVE: Final = "UPDATE replica SET is_dead = TRUE, until = clock_timestamp() WHERE name = $1"
@@ -158,7 +158,7 @@ CLAIM_ORPHANS: Final = """
     ), dead AS (
         SELECT name FROM expired UNION ALL SELECT name FROM replica WHERE is_dead
     ), released AS (
-        UPDATE webhook SET due = 0, holder = '' WHERE holder IN (SELECT name FROM dead)
+        UPDATE webhook SET due = 0, holder = '' WHERE holder <> '' AND holder IN (SELECT name FROM dead)
     )
     UPDATE task SET epoch = epoch + 1, runner = $1 WHERE number IN (
         SELECT number FROM task WHERE runner IN (SELECT name FROM dead)

@@ -34,6 +34,7 @@ from apcore_a2a.storage.contract import (
 )
 from apcore_a2a.storage.postgres import reads
 from apcore_a2a.storage.postgres.connection import (
+    MAX_OUTAGE,
     Address,
     Connection,
     Database,
@@ -53,7 +54,6 @@ from apcore_a2a.storage.sql import DEFAULT_TTL, STATES, ReadOption, decode_push_
 logger = logging.getLogger(__name__)
 
 ORPHANS_AT_ONCE: Final = 100  # the others are left to other replicas, or to the next claim
-MAX_OUTAGE: Final = 1.0  # seconds without an answer of the database, after which new tasks are rejected at once
 
 # The options of a store URL, with the functions that parse them.
 _OPTIONS: Final[dict[str, ReadOption]] = {

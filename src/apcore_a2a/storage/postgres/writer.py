@@ -52,7 +52,7 @@ MAX_BATCH_BYTES: Final = 8 * 1024 * 1024
 MAX_WAITING: Final = 20_000  # writes in the queue: with more, the database does not keep up
 RETRY_TIMEOUT: Final = 20.0  # seconds for which writes that the server cannot execute are repeated: more than a lease
 RETRY_TIMEOUT_WHILE_DOWN: Final = 120.0  # the same while the server starts up, which takes long after a crash
-RETRY_TIMEOUT_FOR_NEW: Final = 5.0  # the same for new tasks, whose senders can retry
+RETRY_TIMEOUT_FOR_NEW: Final = 4.0  # the same for new tasks, whose senders can retry
 LOCK_TIME: Final = 0.25  # seconds for which all writes wait for a locked row
 LOCKED_PAUSE: Final = 0.2  # seconds between checks whether a locked row is free; doubled if it seemed so before
 LONGEST_LOCKED_PAUSE: Final = 2.0
@@ -256,7 +256,7 @@ class PostgresWriter:
                 if waited > timeout:
                     _reject_all(batch, unavailable)
                     return
-                if waited > RETRY_TIMEOUT_FOR_NEW:
+                if waited > RETRY_TIMEOUT_FOR_NEW or isinstance(error, TimeoutError):
                     batch = _reject_new(batch)
                     self._queue = deque(_reject_new(self._queue))
                 await asyncio.sleep(PAUSES[min(attempt, len(PAUSES) - 1)])

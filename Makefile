@@ -18,7 +18,7 @@ PARALLEL := --numprocesses=2 --dist=loadfile
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-wire run explorer screenshots recording test test-wire test-peers test-frameworks test-matrix chaos chaos-cluster check audit format bench bench-quick dist docs lock clean
+.PHONY: help setup setup-wire run explorer screenshots recording gallery test test-wire test-peers test-frameworks test-matrix chaos chaos-cluster check audit format bench bench-quick dist docs lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -135,6 +135,9 @@ screenshots: setup  ## pictures of every state of the Explorer, into build/scree
 
 recording: setup  ## the commands of the README at a terminal, drawn into docs/images/terminal.svg
 	.venv/bin/python -m scripts.recording
+
+gallery: setup  ## the pictures of docs/examples.md
+	.venv/bin/python -m scripts.gallery
 
 chaos: setup  ## kill -9 during 200 running tasks on SQLite, twenty times, and during webhook deliveries; random histories
 	.venv/bin/python -m tests.chaos --rounds 20 --tasks 200 --trials 500

@@ -121,11 +121,11 @@ test-peers: setup $(PEERS:%=.venvs/peer-%/.stamp)  ## orchestrators and servers 
 test-frameworks: setup $(FRAMEWORKS:%=.venvs/framework-%/.stamp)  ## agents of other frameworks, each at its newest and its oldest supported version
 	FRAMEWORKS=required .venv/bin/python $(PYTEST) $(PARALLEL) tests/frameworks
 
-run: .venvs/run/.stamp  ## the demo agent with its Explorer page, at http://localhost:8000/explorer/ (make run PORT=9000)
-	PYTHONPATH=src .venvs/run/bin/python -m apcore_a2a serve examples/extensions --host 127.0.0.1 --port $(PORT) \
+run: $(if $(TRACE),.venv/.stamp,.venvs/run/.stamp)  ## the demo agent with its Explorer page, at http://localhost:8000/explorer/ (make run PORT=9000; TRACE=1 prints a tree of spans for each request)
+	PYTHONPATH=src $(if $(TRACE),.venv,.venvs/run)/bin/python -m apcore_a2a serve examples/extensions --host 127.0.0.1 --port $(PORT) \
 		--name demo --default-skill text.stats \
 		--description "A demo agent: text, units, files, jobs, approvals" --explorer --metrics --reload \
-		--push-notifications --allow-insecure-webhooks
+		--push-notifications --allow-insecure-webhooks $(if $(TRACE),--otlp console)
 
 explorer: explorer/node_modules/.stamp  ## build the Explorer's page from explorer/src into src/apcore_a2a/explorer/page.html
 	cd explorer && npx --no-install tsc --noEmit && node build.mjs

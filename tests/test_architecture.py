@@ -113,11 +113,15 @@ RULES: Final = {
     # What each platform expects of a server. The composition applies it.
     "hosts": may("protocol", "msgspec"),
     "settings": may(
-        "agent engine hosts http.server.tls http.traffic protocol errors web webhooks.signatures", "msgspec"
+        "agent engine hosts http.server.tls http.traffic protocol errors web webhooks.signatures telemetry.names",
+        "msgspec",
     ),
     # Spans, for the composition and for clients. Nothing else imports OpenTelemetry.
     "telemetry": may("", ""),
     "telemetry.names": may("", ""),
+    "telemetry.tree": may("telemetry.names", "opentelemetry"),
+    "telemetry.instruments": may("telemetry.names http", "opentelemetry"),
+    "telemetry.export": may("telemetry.names telemetry.instruments telemetry.tree http", "opentelemetry"),
     "telemetry.spans": may("telemetry.names errors trace_context", "opentelemetry"),
     "telemetry.client": may("telemetry.names telemetry.spans errors trace_context", ""),
     "telemetry.tracing": may(

@@ -24,6 +24,7 @@ from apcore_a2a.http.traffic import MAX_BODY, MIB, TrustedProxies
 from apcore_a2a.protocol.card import AgentExtension, CardInterfaces, CardMode
 from apcore_a2a.protocol.decoding import MAX_VALUES
 from apcore_a2a.protocol.lifecycle import StreamFinal
+from apcore_a2a.telemetry.names import check_target
 from apcore_a2a.web import hide_password, is_host_pattern, is_loopback
 from apcore_a2a.webhooks.signatures import parse_secret
 
@@ -360,6 +361,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = None
     explorer_prefix: Annotated[str, Option("Path of the Explorer page.", in_python_only=True)] = "/explorer"
     metrics: Annotated[bool, Option("Serve GET /metrics.")] = False
+    otlp: Annotated[
+        str | None,
+        Option("OTLP receiver of traces and metrics. `console` prints the traces instead.", "off", metavar="URL"),
+    ] = None
+    record_content: Annotated[bool, Option("Record messages and answers in traces. For development.")] = False
     cancel_on_disconnect: Annotated[
         bool,
         Option(
@@ -486,6 +492,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         _check_secrets(self.webhook_secret or "")
         if self.grpc and find_spec("h2") is None:
             raise ValueError("grpc needs h2: pip install 'apcore-a2a[grpc]'")
+        check_target(self.otlp)
         if self.log_level is not None and self.log_level.lower() not in LOG_LEVELS:
             raise ValueError(f"log_level must be one of {', '.join(LOG_LEVELS)}, not {self.log_level!r}")
         return self

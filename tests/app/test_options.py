@@ -53,7 +53,7 @@ async def test_what_is_served_can_be_given_by_its_name() -> None:
 
 def test_every_setting_is_a_keyword_and_every_keyword_a_setting_or_an_object() -> None:
     objects = {"card", "auth", "task_store", "interceptors", "request_context_builder", "on_startup", "on_shutdown"}
-    objects |= {"card_signing_key", "telemetry"}
+    objects |= {"card_signing_key", "tracer_provider"}
     assert set(ServeOptions.__annotations__) - objects == set(Settings.__struct_fields__) - {
         "host",
         "port",

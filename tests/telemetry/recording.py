@@ -8,8 +8,6 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 
-from apcore_a2a.telemetry.tracing import Telemetry
-
 
 class Recorder:
     """The finished spans of the applications that use its telemetry."""
@@ -19,7 +17,7 @@ class Recorder:
         self._exporter = InMemorySpanExporter()
         provider.add_span_processor(SimpleSpanProcessor(self._exporter))
         self.provider = provider
-        self.telemetry = Telemetry(tracer_provider=provider, record_content=record_content)
+        self.options: dict[str, Any] = {"tracer_provider": provider, "record_content": record_content}
 
     @property
     def spans(self) -> Sequence[ReadableSpan]:

@@ -49,7 +49,7 @@ async def until_spans(recorder: Recorder, count: int) -> None:
 
 async def test_a_request_and_its_run_are_two_spans_of_the_callers_trace() -> None:
     recorder = Recorder()
-    async with serving(ScriptedAgent(), telemetry=recorder.telemetry) as url:
+    async with serving(ScriptedAgent(), **recorder.options) as url:
         result = await send(url)
     request = recorder.named("SendMessage")
     run = recorder.named("invoke_agent scripted")
@@ -83,7 +83,7 @@ async def test_a_stream_is_one_span_that_ends_with_it_however_many_chunks_it_has
     gate = Gate()
     chunks = [chunk("x", append=number > 0) for number in range(200)]
     agent = ScriptedAgent({SAID["parts"][0]["text"]: (WORKING, gate, *chunks, COMPLETED)})  # type: ignore[index]
-    async with serving(agent, telemetry=recorder.telemetry) as url, A2AClient(url) as client:
+    async with serving(agent, **recorder.options) as url, A2AClient(url) as client:
         stream = client.stream_message("the secret of Ada")
         await anext(stream)
         await gate.reached()
@@ -113,7 +113,7 @@ async def test_an_error_of_the_caller_is_named_and_no_fault_of_the_server(
     path: str, body: Any, binding: str, code: str
 ) -> None:
     recorder = Recorder()
-    async with serving(ScriptedAgent(), telemetry=recorder.telemetry) as url, httpx.AsyncClient(base_url=url) as client:
+    async with serving(ScriptedAgent(), **recorder.options) as url, httpx.AsyncClient(base_url=url) as client:
         if body is None:
             await client.get(path, headers=V1)
         else:
@@ -130,7 +130,7 @@ async def test_a_failed_run_is_an_error_without_its_text() -> None:
         raise ValueError(text)
 
     recorder = Recorder()
-    async with serving(fail, card=None, telemetry=recorder.telemetry) as url:
+    async with serving(fail, card=None, **recorder.options) as url:
         await send(url)
     run = recorder.named("invoke_agent fail")
     assert run.status.status_code is StatusCode.ERROR
@@ -141,7 +141,7 @@ async def test_a_failed_run_is_an_error_without_its_text() -> None:
 @pytest.mark.parametrize("recorded", [False, True])
 async def test_contents_are_recorded_only_if_asked_for(recorded: bool) -> None:
     recorder = Recorder(record_content=recorded)
-    async with serving(ScriptedAgent(), telemetry=recorder.telemetry) as url:
+    async with serving(ScriptedAgent(), **recorder.options) as url:
         await send(url)
     told = json.dumps([span.to_json() for span in recorder.spans])
     assert ("the secret of Ada" in told) is recorded
@@ -151,7 +151,7 @@ async def test_contents_are_recorded_only_if_asked_for(recorded: bool) -> None:
 async def test_the_agent_and_the_agents_that_it_calls_continue_the_trace() -> None:
     recorder = Recorder()
     inner = ScriptedAgent()
-    async with serving(inner, telemetry=recorder.telemetry) as inner_url:
+    async with serving(inner, **recorder.options) as inner_url:
 
         async def outer(call: Call) -> str:
             async with A2AClient(inner_url) as client:
@@ -160,7 +160,7 @@ async def test_the_agent_and_the_agents_that_it_calls_continue_the_trace() -> No
                     pass
             return call.headers["traceparent"]
 
-        async with serving(outer, card=None, telemetry=recorder.telemetry) as url:
+        async with serving(outer, card=None, **recorder.options) as url:
             result = await send(url)
         await until_spans(recorder, 8)
     assert {trace_of(span) for span in recorder.spans} == {"a" * 32}
@@ -181,7 +181,7 @@ async def test_a_call_that_fails_is_one_span_with_the_reason() -> None:
             await client.send_message(text)
         return "sent"
 
-    async with serving(outer, card=None, telemetry=recorder.telemetry) as url:
+    async with serving(outer, card=None, **recorder.options) as url:
         await send(url)
     (span,) = [span for span in recorder.spans if span.kind is SpanKind.CLIENT]
     assert span.status.status_code is StatusCode.ERROR
@@ -191,7 +191,7 @@ async def test_a_call_that_fails_is_one_span_with_the_reason() -> None:
 async def test_a_further_turn_is_linked_to_the_run_before() -> None:
     recorder = Recorder()
     agent = ScriptedAgent({"the secret of Ada": (ASKS,), "more": (COMPLETED,)})
-    async with serving(agent, telemetry=recorder.telemetry) as url:
+    async with serving(agent, **recorder.options) as url:
         first = await send(url)
         more = {"messageId": "m-2", "taskId": first["task"]["id"], "parts": [{"text": "more"}]}
         await send(url, message=more, headers={"traceparent": f"00-{'c' * 32}-{CALLER}-01"})
@@ -202,7 +202,7 @@ async def test_a_further_turn_is_linked_to_the_run_before() -> None:
 
 async def test_concurrent_requests_keep_their_traces_apart() -> None:
     recorder = Recorder()
-    async with serving(ScriptedAgent(), telemetry=recorder.telemetry) as url:
+    async with serving(ScriptedAgent(), **recorder.options) as url:
         traces = [f"{number:032x}" for number in range(1, 9)]
         await asyncio.gather(*(send(url, headers={"traceparent": f"00-{trace}-{CALLER}-01"}) for trace in traces))
     requests = {trace_of(span): id_of(span) for span in recorder.spans if span.kind is SpanKind.SERVER}
@@ -218,7 +218,7 @@ async def test_concurrent_requests_keep_their_traces_apart() -> None:
 async def test_a_trace_that_is_not_sampled_continues_without_spans(sampled: bool, headers: dict[str, str]) -> None:
     recorder = Recorder(sampled=sampled)
     agent = ScriptedAgent()
-    async with serving(agent, telemetry=recorder.telemetry) as url:
+    async with serving(agent, **recorder.options) as url:
         await send(url, headers=headers)
     assert recorder.names() == []
     (call,) = agent.calls
@@ -235,7 +235,7 @@ async def test_a_webhook_is_posted_in_spans_of_the_same_trace_without_its_path(h
     recorder = Recorder()
     async with (
         WebhookReceiver() as receiver,
-        serving(ScriptedAgent(), telemetry=recorder.telemetry, **open_to()) as url,
+        serving(ScriptedAgent(), **recorder.options, **open_to()) as url,
     ):
         configuration = {"taskPushNotificationConfig": {"url": receiver.url}}
         await send(url, configuration=configuration, headers=headers)
@@ -277,10 +277,10 @@ print([name for name in sys.modules if name.startswith("opentelemetry")])
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_telemetry_without_the_extra_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_provider_without_the_extra_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(application, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install 'apcore-a2a\[telemetry\]'"):
-        build_app(ScriptedAgent(), telemetry=Recorder().telemetry)
+        build_app(ScriptedAgent(), **Recorder().options)
     build_app(ScriptedAgent())
 
 
@@ -316,7 +316,7 @@ async def test_the_line_of_a_task_has_the_ids_of_its_run(caplog: pytest.LogCaptu
     logger.addHandler(keep)
     caplog.set_level(logging.INFO, "apcore_a2a")
     try:
-        async with serving(ScriptedAgent(), telemetry=recorder.telemetry) as url:
+        async with serving(ScriptedAgent(), **recorder.options) as url:
             await send(url)
     finally:
         logger.removeHandler(keep)

@@ -4,7 +4,7 @@ Invariant: `AuthMiddleware` has no exempt paths. Public routes are not wrapped i
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
@@ -192,9 +192,14 @@ class AuditedTasks(Observer):
 class Observers(Observer):
     """Passes each event on to the observers that override its hook."""
 
-    def __init__(self, observers: Sequence[Observer]) -> None:
+    def __init__(self) -> None:
+        self._observers: list[Observer] = []
+
+    def add(self, observer: Observer) -> None:
+        """Pass the events on to this observer, too."""
+        self._observers.append(observer)
         for hook in HOOKS:
-            listening = [getattr(each, hook) for each in observers if _overrides(each, hook)]
+            listening = [getattr(each, hook) for each in self._observers if _overrides(each, hook)]
             if len(listening) == 1:
                 setattr(self, hook, listening[0])  # without a step in between: some hooks are called for each message
             elif listening:

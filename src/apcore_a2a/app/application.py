@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,7 +25,7 @@ from apcore_a2a.app.stores import why_not_open
 from apcore_a2a.auth.audit import AuditLog
 from apcore_a2a.auth.authenticator import Authenticator, close_authenticator, open_authenticator, trouble_of
 from apcore_a2a.auth.scopes import ScopedAgent
-from apcore_a2a.engine.context import EngineOptions, Hooks, Interceptor, Observer
+from apcore_a2a.engine.context import EngineOptions, Hooks, Interceptor
 from apcore_a2a.engine.engine import Engine
 from apcore_a2a.engine.webhooks.delivery import Posting, Sender
 from apcore_a2a.errors import A2AError, wire
@@ -39,7 +40,10 @@ from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.settings import Settings
 from apcore_a2a.storage.contract import ALL_OWNERS, Store, Usage
 from apcore_a2a.storage.memory import InMemoryTaskStore
-from apcore_a2a.telemetry.tracing import Telemetry, TracedSender, Tracing
+from apcore_a2a.telemetry.tracing import TracedSender, Tracing
+
+if TYPE_CHECKING:
+    from apcore_a2a.telemetry.export import Export
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +62,8 @@ class Parts(Struct, kw_only=True):
     interceptors: tuple[Interceptor, ...] = ()
     count_modules: Callable[[], int] | None = None
     on_open: "Callable[[Application], None] | None" = None
-    telemetry: Telemetry | None = None
+    tracer_provider: Any = None
+    """The TracerProvider of OpenTelemetry for this application. None: the one that the program has set, if any."""
     lifespan: Lifespan | None = None
     """The `lifespan` of the agent, if it has one."""
     build_card: Callable[[], AgentCard] | None = None
@@ -100,10 +105,12 @@ class Application(Starlette):
 
     def __init__(self, parts: Parts, settings: Settings, *, traffic: Traffic | None = None) -> None:
         self.traffic = traffic or make_traffic(settings)
-        self.metrics = _metrics_of(self) if settings.metrics else None
+        self.metrics = _metrics_of(self) if settings.metrics or settings.otlp is not None else None
         self.activity = Activity() if settings.profile.answers_ping else None
         self._audit = None if settings.audit_log is None else AuditLog(settings.audit_log)
-        self.tracing = _tracing_of(parts)
+        self.observers = Observers()
+        self.tracing = _tracing_of(parts, settings)
+        self._export: Export | None = None
         self.engine = _make_engine(self, parts, settings, self._audit)
         self.cards = _card_endpoint(parts, settings)
         self.settings = settings
@@ -124,7 +131,7 @@ class Application(Starlette):
                 health=self.health,
                 settings=settings,
                 auth=parts.auth,
-                metrics=self.metrics,
+                metrics=self.metrics if settings.metrics else None,
                 audit=self._audit,
                 ping=None if self.activity is None else PingEndpoint((self.engine, self.activity)),
             )
@@ -247,8 +254,14 @@ class Application(Starlette):
         # Hooks first: the agent of a recovered task may need their results.
         for hook in self._parts.on_startup:
             await _call(hook)
-        if self.tracing is not None:
-            self.tracing.start()
+        if self.settings.otlp is not None:
+            from apcore_a2a.telemetry.export import observe_metrics, start_export  # loads OpenTelemetry's SDK
+
+            self._export = start_export(self.settings.otlp, self._parts.card.name)
+            if self.metrics is not None:
+                observe_metrics(self.metrics)
+        if self.tracing is not None and self.tracing.start():
+            self.observers.add(self.tracing)
         await self._open_agent()
         await self.engine.recover()
 
@@ -296,6 +309,8 @@ class Application(Starlette):
     async def _close_all(self, close_engine: Callable[[], Awaitable[None]], hooks: tuple[Hook, ...] = ()) -> None:
         """Close the engine, the authenticator and the audit log, each even if another one fails to close."""
         async with AsyncExitStack() as closing:  # in reverse order
+            if self._export is not None:
+                closing.push_async_callback(asyncio.to_thread, self._export.close)  # last: it has all spans then
             if self._audit is not None:
                 closing.push_async_callback(asyncio.to_thread, self._audit.close)  # it waits for the disk
             for hook in reversed(hooks):
@@ -329,17 +344,19 @@ async def _usage_of(engine: Engine) -> Usage:
 def _make_engine(app: "Application", parts: Parts, settings: Settings, audit: AuditLog | None) -> Engine:
     store = parts.store or InMemoryTaskStore()
     interceptors = parts.interceptors
-    watching = (app.metrics, app.activity, app.tracing)
-    observers: list[Observer] = [observer for observer in watching if observer is not None]
+    if app.metrics is not None:
+        app.observers.add(app.metrics)
+    if app.activity is not None:
+        app.observers.add(app.activity)
     if audit is not None:
-        observers = [*observers, AuditedTasks(audit)]
+        app.observers.add(AuditedTasks(audit))
         interceptors = (AuditedOperations(audit), *interceptors)
     return Engine(
         parts.agent,
         store,
         options=_engine_options(parts, settings, store),
         hooks=Hooks(
-            observer=_as_one(observers),
+            observer=app.observers,
             tracer=app.tracing,
             interceptors=interceptors,
             extended_card=parts.extended_card,
@@ -348,21 +365,13 @@ def _make_engine(app: "Application", parts: Parts, settings: Settings, audit: Au
     )
 
 
-def _tracing_of(parts: Parts) -> Tracing | None:
+def _tracing_of(parts: Parts, settings: Settings) -> Tracing | None:
     """Return the spans of this agent, or None if OpenTelemetry is not installed."""
     if find_spec("opentelemetry") is None:
-        if parts.telemetry is not None:
-            raise ValueError("telemetry needs OpenTelemetry: pip install 'apcore-a2a[telemetry]'")
+        if parts.tracer_provider is not None:
+            raise ValueError("tracer_provider needs OpenTelemetry: pip install 'apcore-a2a[telemetry]'")
         return None
-    return Tracing(parts.card.name, parts.telemetry or Telemetry())
-
-
-def _as_one(observers: list[Observer]) -> Observer:
-    if not observers:
-        return Observer()
-    if len(observers) == 1:
-        return observers[0]
-    return Observers(observers)
+    return Tracing(parts.card.name, parts.tracer_provider, record_content=settings.record_content)
 
 
 def _card_endpoint(parts: Parts, settings: Settings) -> CardEndpoint:

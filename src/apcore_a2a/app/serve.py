@@ -39,7 +39,6 @@ from apcore_a2a.protocol.card import AgentCard, AgentExtension, CardInterfaces, 
 from apcore_a2a.protocol.lifecycle import StreamFinal
 from apcore_a2a.settings import TLS, Limits, Settings, new_keyword
 from apcore_a2a.storage.contract import Store, TaskStore
-from apcore_a2a.telemetry.tracing import Telemetry
 from apcore_a2a.web import is_loopback
 
 logger = logging.getLogger("uvicorn.error")  # uvicorn's own log configuration shows it, if logging is not set up here
@@ -80,7 +79,7 @@ class ServeOptions(TypedDict, total=False):
     task_store_ttl: float | None
     task_store_max: int | None
     interceptors: Sequence[Interceptor]
-    telemetry: Telemetry | None
+    tracer_provider: Any
     request_context_builder: Any
     on_startup: Sequence[Hook]
     on_shutdown: Sequence[Hook]
@@ -96,6 +95,8 @@ class ServeOptions(TypedDict, total=False):
     explorer_client_id: str | None
     explorer_prefix: str
     metrics: bool
+    otlp: str | None
+    record_content: bool
     cancel_on_disconnect: bool
     same_message_same_task: bool
     state_history: bool
@@ -355,7 +356,7 @@ _NOT_SETTINGS: Final = (
     "card_signing_key",
     "task_store",
     "interceptors",
-    "telemetry",
+    "tracer_provider",
     "request_context_builder",
     "on_startup",
     "on_shutdown",
@@ -416,7 +417,7 @@ def build(target: object, options: ServeOptions, *, traffic: Traffic | None = No
     parts.store = choose_store(url, options.get("task_store"), retention)
     parts.signer = _make_signer(options.get("card_signing_key"), parts.card)
     parts.interceptors = tuple(options.get("interceptors", ()))
-    parts.telemetry = options.get("telemetry")
+    parts.tracer_provider = options.get("tracer_provider")
     parts.on_startup = tuple(options.get("on_startup", ()))
     parts.on_shutdown = tuple(options.get("on_shutdown", ()))
     return Application(parts, settings, traffic=traffic)

@@ -82,6 +82,10 @@ class Family:
         """Add one to a counter."""
         self.find(labels).counts[0] += 1
 
+    def named(self, values: Labels) -> dict[str, str]:
+        """Return the labels of a series by their names."""
+        return dict(zip(self.labels, values, strict=True))
+
     def add_all(self, saved: Sequence[tuple[list[str], list[int], float]]) -> None:
         """Add the series of another process."""
         for labels, counts, total in saved:

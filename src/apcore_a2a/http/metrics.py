@@ -99,7 +99,7 @@ class MetricsBoard:
 
 # ---- metrics --------------------------------------------------------------------------------------------------------
 
-_HELP: Final = {
+HELP: Final = {
     "active_tasks": ("gauge", "Tasks that are running"),
     "waiting_messages": ("gauge", "Messages that wait in the queues of running tasks"),
     "completed_tasks": ("counter", "Runs that ended in COMPLETED"),
@@ -210,14 +210,14 @@ NAMES_OF_REQUIREMENTS: Final = {
 
 def make_board(workers: int) -> MetricsBoard:
     """Return a board for the figures of this many workers."""
-    return MetricsBoard(workers, len(_HELP))
+    return MetricsBoard(workers, len(HELP))
 
 
 def reset_gauges(board: MetricsBoard, worker: int) -> None:
     """Set the gauges of a worker that has ended to 0. Its counters stay."""
     row = board.read(worker)
     kept: list[float] = []
-    for value, (kind, _) in zip(row, _HELP.values(), strict=True):
+    for value, (kind, _) in zip(row, HELP.values(), strict=True):
         kept.append(value if kind == "counter" else 0)
     board.write(worker, kept)
 
@@ -245,7 +245,7 @@ class Metrics(Observer):
         self._usage = Usage(0, 0)  # as of the last request
         self._lag = LoopLag()
         self._started = time.monotonic()
-        self._counts: Counter[str] = Counter()
+        self._counts = dict.fromkeys(HELP, 0)
         self._seconds = 0.0
         self._families = make_families()
         self._requests = self._families["request_duration_seconds"]
@@ -267,8 +267,8 @@ class Metrics(Observer):
         """Show the figures of all workers. This process is the worker with the given number."""
         self._board = board
         self._worker = worker
-        for name, value in zip(_HELP, board.read(worker), strict=True):
-            if _HELP[name][0] == "counter":
+        for name, value in zip(HELP, board.read(worker), strict=True):
+            if HELP[name][0] == "counter":
                 self._earlier[name] = value
         saved = decode_families(board.read_families(worker) or b"{}")
         for labels, counts, _ in saved.pop("refusals", []):
@@ -285,8 +285,8 @@ class Metrics(Observer):
     def publish(self) -> None:
         """Write the metrics of this process for the others, now and twice a second from now on."""
         assert self._board is not None  # the callers check it
-        self._board.write(self._worker, list(self._own_values().values()))
-        self._board.write_families(self._worker, encode_families(self._own_families()))
+        self._board.write(self._worker, list(self.own_values().values()))
+        self._board.write_families(self._worker, encode_families(self.own_families()))
         self._timer = asyncio.get_running_loop().call_later(WRITE_INTERVAL, self.publish)
 
     def stop(self) -> None:
@@ -381,19 +381,20 @@ class Metrics(Observer):
 
     def values(self) -> dict[str, float]:
         """Return every figure by name, of all workers together if there are several."""
-        own = self._own_values()
+        own = self.own_values()
         if self._board is None:
             return own
         self._board.write(self._worker, list(own.values()))
         values: dict[str, float] = {}
-        for name, column in zip(_HELP, zip(*self._board.read_all(), strict=True), strict=True):
+        for name, column in zip(HELP, zip(*self._board.read_all(), strict=True), strict=True):
             value = max(column) if name in _MAXIMUM_OF_WORKERS else sum(column)
             values[name] = int(value) if value.is_integer() else value  # the board holds only floats
         return values
 
-    def _own_values(self) -> dict[str, float]:
+    def own_values(self) -> dict[str, float]:
+        """Return the figures of this process."""
         values: dict[str, float] = {}
-        for name in _HELP:
+        for name in HELP:
             values[name] = self._counts[name]
         values["run_seconds"] = round(self._seconds, 6)
         values["stuck_threads"] = self._stuck_threads()
@@ -420,12 +421,12 @@ class Metrics(Observer):
 
     def families(self) -> list[Family]:
         """Return the counts and durations with labels, of all workers together if there are several."""
-        own = self._own_families()
+        own = self.own_families()
         if self._board is None:
             return own
         merged = make_families()
         for family in own:
-            for labels, series in family.series.items():
+            for labels, series in list(family.series.items()):
                 ours = merged[family.name].find(labels)
                 ours.add(series.counts, series.total)
                 ours.exemplars.update(series.exemplars)
@@ -434,9 +435,11 @@ class Metrics(Observer):
                 merged[name].add_all(saved)
         return list(merged.values())
 
-    def _own_families(self) -> list[Family]:
+    def own_families(self) -> list[Family]:
+        """Return the counts and durations of this process."""
         refusals = self._families["refusals"]
-        for reason, count in (self._earlier_reasons + self._traffic.refusals.reasons).items():
+        # A copy, because exporters of OpenTelemetry read this from a thread of their own.
+        for reason, count in (self._earlier_reasons + self._traffic.refusals.reasons.copy()).items():
             refusals.find((reason,)).counts[0] = count
         return list(self._families.values())
 
@@ -444,7 +447,7 @@ class Metrics(Observer):
         """Return the metrics as Prometheus text, or in the format OpenMetrics, which has exemplars."""
         lines: list[str] = []
         for name, value in self.values().items():
-            kind, text = _HELP[name]
+            kind, text = HELP[name]
             lines += text_of_figure(name, kind, text, value, is_open=is_open)
         for family in self.families():
             lines += text_of_family(family, is_open=is_open)
@@ -454,14 +457,18 @@ class Metrics(Observer):
             lines.append("# EOF")
         return ("\n".join(lines) + "\n").encode()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """GET /metrics: JSON, or text for clients that accept it: OpenMetrics rather than Prometheus."""
+    async def refresh(self) -> None:
+        """Read the figures of the store again, in bounded time. Never raises."""
         try:
             async with asyncio.timeout(self._store_timeout):
                 self._backlog = await self._ask_backlog()
                 self._usage = await self._ask_usage()
         except Exception as error:  # from a store. The other figures matter even more if the store is unavailable
             logger.warning("metrics without figures of the task store: it failed", exc_info=error)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """GET /metrics: JSON, or text for clients that accept it: OpenMetrics rather than Prometheus."""
+        await self.refresh()
         request = inbound(scope)
         if request.accepts(b"application/openmetrics-text"):
             await respond(send, 200, self.prometheus(is_open=True), media=OPENMETRICS)

@@ -1,4 +1,4 @@
-"""The names of spans and attributes: one table, with the conventions that it follows.
+"""The names of spans, attributes and packages. One table, with the conventions that it follows.
 
 The names of A2A follow the proposal in semantic-conventions-genai (pull request 195, October 2026), those of GenAI its
 conventions for agent spans (in development). A name that begins with `apcore` is in neither.
@@ -6,7 +6,9 @@ conventions for agent spans (in development). A name that begins with `apcore` i
 Invariant: no attribute has contents, credentials or names of callers, unless contents are asked for.
 """
 
+from importlib.util import find_spec
 from typing import Final
+from urllib.parse import urlsplit
 
 SCOPE: Final = "apcore_a2a"
 
@@ -37,5 +39,31 @@ SKILL: Final = "apcore.skill.id"
 ATTEMPT: Final = "apcore.task.attempt"
 EVENT_ID: Final = "apcore.webhook.event.id"
 
-# What the command line calls the packages of an export.
-PACKAGES: Final = ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http")
+# ---- packages -------------------------------------------------------------------------------------------------------
+
+CONSOLE: Final = "console"  # instead of the address of a collector: traces are printed
+_SDK: Final = ("opentelemetry.sdk", "opentelemetry-sdk")
+_EXPORTER: Final = ("opentelemetry.exporter.otlp.proto.http", "opentelemetry-exporter-otlp-proto-http")
+
+
+def check_target(target: str | None) -> None:
+    """Check the address of a collector, if there is one, and that what exports to it is installed.
+
+    Raises:
+        ValueError: The text says what is wrong, or which packages to install.
+    """
+    if target is None:
+        return
+    if target != CONSOLE and urlsplit(target).scheme not in ("http", "https"):
+        raise ValueError(f"otlp must be an http or https address, or 'console', not {target!r}")
+    needed = [_SDK] if target == CONSOLE else [_SDK, _EXPORTER]
+    missing = [package for module, package in needed if not _is_installed(module)]
+    if missing:
+        raise ValueError(f"otlp needs packages that are not installed: pip install {' '.join(missing)}")
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # a package around it is missing
+        return False

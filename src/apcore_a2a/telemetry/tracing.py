@@ -50,42 +50,29 @@ _STATES: Final = {state: state.removeprefix("TASK_STATE_").lower() for state in 
 _FAILED: Final = frozenset({TaskState.FAILED, TaskState.REJECTED})
 
 
-class Telemetry(Struct, frozen=True, kw_only=True):
-    """How an application is traced.
-
-    Example:
-        >>> from apcore_a2a import create_app
-        >>> from apcore_a2a.telemetry.tracing import Telemetry
-        >>> app = create_app(str.upper, telemetry=Telemetry(record_content=True))
-    """
-
-    tracer_provider: Any = None
-    """The TracerProvider of OpenTelemetry. None: the one that the program sets, if any."""
-    record_content: bool = False
-    """Whether spans contain messages and answers. For development."""
-
-
 class Tracing(Observer):
     """The spans of one agent. The methods do nothing if no tracer provider is set."""
 
-    def __init__(self, agent: str, telemetry: Telemetry) -> None:
+    def __init__(self, agent: str, provider: "TracerProvider | None" = None, *, record_content: bool = False) -> None:
+        """Without `provider`, the one that the program has set is used."""
         self._agent = agent
-        self._provider: TracerProvider | None = telemetry.tracer_provider
-        self._records_content = telemetry.record_content
+        self._provider = provider
+        self._records_content = record_content
         self._spans: Spans | None = None  # None if no provider is set
         self.is_active = False
         self._open: dict[str, Span] = {}  # of runs, by the id of the task
         self._last: OrderedDict[str, SpanContext] = OrderedDict()  # the last run of each task, in this process
 
-    def start(self) -> None:
-        """Make spans from now on, if a tracer provider is set. Called when the application opens."""
+    def start(self) -> bool:
+        """Make spans from now on if a tracer provider is set, and return whether it is. The application opens now."""
         # A program that has set a provider has loaded OpenTelemetry. In another program it is not loaded.
         if "opentelemetry.trace" not in sys.modules:
-            return
+            return False
         from apcore_a2a.telemetry.spans import find_spans
 
         self._spans = find_spans(self._provider)
         self.is_active = self._spans is not None
+        return self.is_active
 
     # ---- requests -------------------------------------------------------------------------------------------------
 

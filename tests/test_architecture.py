@@ -64,6 +64,9 @@ RULES: Final = {
     "agents.frameworks.agent_framework": may(
         "agents.frameworks agents agent protocol errors", "agent_framework msgspec"
     ),
+    "agents.frameworks.langgraph": may(
+        "agents.schema agents.frameworks agents agent protocol errors", "langchain_core langgraph"
+    ),
     "agents.frameworks.openai_agents": may("agents.frameworks agents agent protocol errors", "agents"),
     "agents.frameworks.google_adk": may(
         "agents.frameworks agents agent protocol errors", "google.adk google.genai msgspec"
@@ -71,7 +74,7 @@ RULES: Final = {
     "agents.frameworks.strands": may("agents.frameworks agents agent protocol errors", "strands"),
     "agents.frameworks.recognition": may(
         "agents.frameworks agents.frameworks.agent_framework agents.frameworks.google_adk "
-        "agents.frameworks.openai_agents "
+        "agents.frameworks.langgraph agents.frameworks.openai_agents "
         "agents.frameworks.pydantic_ai agents.frameworks.strands",
         "msgspec",
     ),

@@ -42,6 +42,8 @@ ENVIRONMENTS: Final = (
     Environment("pydantic-ai", "pydantic-ai-slim", "pydantic-ai-floor", "pydantic_ai_agent"),
     Environment("OpenAI Agents", "openai-agents", "openai-agents", "openai_agent"),
     Environment("OpenAI Agents", "openai-agents", "openai-agents-floor", "openai_agent"),
+    Environment("LangGraph", "langgraph", "langgraph", "langgraph_agent", typed=False),
+    Environment("LangGraph", "langgraph", "langgraph-floor", "langgraph_agent", typed=False),
     # Where typed output is the only output of an agent, another agent has it.
     Environment("strands", "strands-agents", "strands", "strands_agent", typed=False),
     Environment("strands", "strands-agents", "strands-floor", "strands_agent", typed=False),

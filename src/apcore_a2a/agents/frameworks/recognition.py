@@ -22,6 +22,12 @@ def _load_pydantic_ai() -> Callable[[Any], Adapter]:
     return PydanticAdapter
 
 
+def _load_langgraph() -> Callable[[Any], Adapter]:
+    from apcore_a2a.agents.frameworks.langgraph import GraphAdapter
+
+    return GraphAdapter
+
+
 def _load_openai_agents() -> Callable[[Any], Adapter]:
     from apcore_a2a.agents.frameworks.openai_agents import OpenAIAdapter
 
@@ -69,6 +75,8 @@ class Framework(Struct, frozen=True, kw_only=True):
 # An agent is a node in versions from 2 on. A Workflow is a node, too.
 GOOGLE_CLASSES: Final = ("BaseAgent", "BaseNode", "App", "Runner")
 
+GRAPHS: Final = (("langgraph.pregel", "Pregel"), ("langgraph.graph", "StateGraph"))
+
 FRAMEWORKS: Final = (
     Framework(
         title="pydantic-ai",
@@ -85,6 +93,17 @@ FRAMEWORKS: Final = (
         distribution="openai-agents",
         floor=(0, 8),
         load=_load_openai_agents,
+    ),
+    *(
+        Framework(
+            title="LangGraph",
+            module=module,
+            class_name=class_name,
+            distribution="langgraph",
+            floor=(1, 0),
+            load=_load_langgraph,
+        )
+        for module, class_name in GRAPHS
     ),
     Framework(
         title="strands",

@@ -118,7 +118,7 @@ wire-on-3.%:
 test-peers: setup $(PEERS:%=.venvs/peer-%/.stamp)  ## orchestrators and servers of other projects, each in its own environment
 	PEERS=required .venv/bin/python $(PYTEST) tests/peers
 
-test-frameworks: setup $(FRAMEWORKS:%=.venvs/framework-%/.stamp)  ## agents of other frameworks, each at its newest and its oldest supported version
+test-frameworks: setup $(FRAMEWORKS:%=.venvs/framework-%/.stamp) .venvs/peer-adk/.stamp .venvs/peer-strands/.stamp  ## agents of other frameworks, each at its newest and its oldest supported version
 	FRAMEWORKS=required .venv/bin/python $(PYTEST) $(PARALLEL) tests/frameworks
 
 run: $(if $(TRACE),.venv/.stamp,.venvs/run/.stamp)  ## the demo agent with its Explorer page, at http://localhost:8000/explorer/ (make run PORT=9000; TRACE=1 prints a tree of spans for each request)

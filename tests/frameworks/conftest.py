@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from apcore_a2a import A2AClient, ArtifactUpdate, Part, StatusUpdate, Task
+from apcore_a2a import A2AClient, ArtifactUpdate, Message, Part, Role, StatusUpdate, Task
 from apcore_a2a.client.auth import ApiKeyAuth
 from apcore_a2a.protocol.questions import PART_TYPE, Question, questions_of
 from tests.fakes import PATIENCE
@@ -107,6 +107,9 @@ class Heard:
         """The text of the last status."""
         self.metadata: dict[str, Any] = {}
         """The metadata of the task."""
+        self.message = Message(message_id="", role=Role.AGENT, parts=())
+        """The message of the last status."""
+        self.events: list[Any] = []
         self.details: dict[str, Any] = {}
         """The metadata of the message of the last status."""
 
@@ -119,6 +122,7 @@ class Heard:
         return self.states[-1]
 
     def add(self, event: Any) -> None:
+        self.events.append(event)
         match event:
             case Task():
                 self.task_id = event.id
@@ -147,6 +151,7 @@ class Heard:
         self.metadata.update(event.metadata or {})
         if message is None:
             return
+        self.message = message
         self.words = message.text
         self.details = dict(message.metadata or {})
         for part in message.parts:

@@ -19,6 +19,7 @@ class Environment(NamedTuple):
     """The module in `agents/` that serves its agent."""
     typed: bool = True
     """Whether its agent of the tests has typed output."""
+    prefix: str = "framework"
 
     @property
     def module(self) -> str:
@@ -26,7 +27,7 @@ class Environment(NamedTuple):
 
     @property
     def python(self) -> Path:
-        return ROOT / ".venvs" / f"framework-{self.lock}" / "bin" / "python"
+        return ROOT / ".venvs" / f"{self.prefix}-{self.lock}" / "bin" / "python"
 
     @property
     def version(self) -> str:

@@ -1,8 +1,9 @@
 """The durations of /metrics, as a scraper reads them: by operation, binding, version, outcome, skill; with traces."""
 
 import asyncio
+import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import httpx
@@ -13,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_prom
 
 from apcore_a2a.agent import Call, Caller, CancelToken
 from apcore_a2a.engine.context import RunTimes
+from apcore_a2a.errors import WIRE
 from apcore_a2a.http.histograms import MAX_SERIES, OTHER, Family
 from apcore_a2a.http.metrics import Metrics, make_board, make_families
 from apcore_a2a.http.traffic import Traffic
@@ -303,3 +305,57 @@ def exported_names() -> set[str]:
     """Return the names in the text format, histograms without the suffixes of their lines."""
     text = measured().prometheus().decode()
     return set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
+
+
+# ---- the dashboard and the alert rules ------------------------------------------------------------------------------
+
+SUFFIXES = ("_bucket", "_count", "_sum")
+
+
+def line_names() -> set[str]:
+    """Return the names of all lines that the text format can have."""
+    found = exported_names()
+    for family in make_families().values():
+        if family.is_histogram:
+            found |= {f"apcore_a2a_{family.name}{suffix}" for suffix in SUFFIXES}
+            found.discard(f"apcore_a2a_{family.name}")
+    return found
+
+
+@pytest.mark.parametrize("file", ["dashboard.json", "alerts.yaml"])
+def test_every_name_in_the_dashboard_and_in_the_alert_rules_is_exported(file: str) -> None:
+    text = Path("deploy/grafana", file).read_text(encoding="utf-8")
+    used = set(re.findall(r"apcore_a2a_\w+", text))
+    assert len(used) > 8
+    assert used - line_names() == set()
+
+
+def labels_in(expression: str) -> Iterator[tuple[str, str]]:
+    """Yield each name with each label that selects or groups it."""
+    for name, braces in re.findall(r"(apcore_a2a_\w+)(?:\{([^}]*)\})?", expression):
+        for label in re.findall(r"(\w+)=", braces):
+            yield name, label
+    for group in re.findall(r"by \(([^)]*)\)", expression):
+        for label in group.split(","):
+            for name in re.findall(r"apcore_a2a_\w+", expression):
+                yield name, label.strip()
+
+
+def test_every_label_in_the_dashboard_exists() -> None:
+    of_target = {"job", "instance", "le"}  # Prometheus adds the first two; a histogram has the third
+    labels = {f"apcore_a2a_{family.name}": set(family.labels) for family in make_families().values()}
+    dashboard = json.loads(Path("deploy/grafana/dashboard.json").read_text(encoding="utf-8"))
+    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    assert len(expressions) > 20
+    for expression in expressions:
+        for name, label in labels_in(expression):
+            stem = re.sub(r"_(bucket|count|sum|total)$", "", name)
+            assert label in labels.get(stem, set()) | of_target, (expression, label)
+
+
+def test_the_outcomes_in_the_alert_rules_exist() -> None:
+    rules = Path("deploy/grafana/alerts.yaml").read_text(encoding="utf-8")
+    outcomes = set(re.findall(r'outcome="(\w+)"', rules))
+    states = {state.removeprefix("TASK_STATE_").lower() for state in TaskState}
+    assert outcomes
+    assert outcomes <= states | {row.reason for row in WIRE.values()}

@@ -17,11 +17,13 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
 from apcore_a2a.agent import CancelToken
+from apcore_a2a.errors import OverloadedError
 
 logger = logging.getLogger(__name__)
 
 MAX_THREADS: Final = 64  # threads of one agent that run at once
 SPARE_THREADS: Final = 64  # further threads, which replace those of functions that continue after their runs
+CANNOT_START: Final = "The system cannot start another thread; try again later"
 OUT_OF_THREADS: Final = "Every thread of the agent is held by a function that does not return; try again later"
 RETRY_AFTER: Final = 30  # seconds: a function that blocks for long rarely returns sooner
 
@@ -84,6 +86,23 @@ class Threads:
         finally:
             self._put_back(worker, cancel)
 
+    def check_room(self, name: str) -> None:
+        """Reject a call, before its task exists, for which there is no thread. A started thread waits for the call.
+
+        Raises:
+            OverloadedError: Every thread is held by a function that does not return, or the system starts no more.
+        """
+        if not self.capacity:
+            raise OverloadedError(OUT_OF_THREADS, retry_after=RETRY_AFTER)
+        if self._idle or self._free.locked():  # else the call waits for the thread of another one
+            return
+        try:
+            worker = self._new(name)
+        except RuntimeError as error:
+            logger.warning("cannot start a thread for a function", extra={"function": name, "reason": str(error)})
+            raise OverloadedError(CANNOT_START, retry_after=RETRY_AFTER) from error
+        self._idle.append(worker)
+
     def _idle_or_new(self, name: str) -> "Worker":
         loop = asyncio.get_running_loop()
         while self._idle:
@@ -92,6 +111,10 @@ class Threads:
                 worker.rename(name)
                 return worker
             worker.retire()  # it belongs to an earlier event loop: an agent may be served twice
+        return self._new(name)
+
+    def _new(self, name: str) -> "Worker":
+        loop = asyncio.get_running_loop()
         return Worker(name, loop, idle_time=self._idle_time, on_idle=self._retire, on_exit=self._exited)
 
     def _put_back(self, worker: "Worker", cancel: CancelToken) -> None:

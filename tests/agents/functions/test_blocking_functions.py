@@ -186,10 +186,15 @@ async def test_a_thread_that_cannot_be_started_does_not_count(monkeypatch: pytes
     def shout(text: str) -> str:
         return text.upper()
 
-    async with talk_to(FunctionAgent(shout, threads=Threads(1, spare=0))) as user:
+    threads = Threads(1, spare=0)
+    async with talk_to(FunctionAgent(shout, threads=threads)) as user:
         with monkeypatch.context() as without_threads:
             without_threads.setattr("threading.Thread.start", refuse)
-            assert (await user.task("a")).status.state is TaskState.FAILED
+            with pytest.raises(OverloadedError, match="cannot start another thread"):  # before a task exists
+                await user.task("a")
+            with pytest.raises(RuntimeError):  # after another call has taken the thread of this one
+                async with threads.worker("shout", CancelToken()):
+                    pass
         assert contents(await user.task("a")) == [["A"]]
 
 

@@ -30,8 +30,8 @@ from apcore_a2a.agents.skills import (
     named_skill,
     to_title,
 )
-from apcore_a2a.agents.threads import MAX_THREADS, OUT_OF_THREADS, RETRY_AFTER, Threads
-from apcore_a2a.errors import A2AError, OverloadedError, SkillNotFoundError
+from apcore_a2a.agents.threads import MAX_THREADS, Threads
+from apcore_a2a.errors import A2AError, SkillNotFoundError
 from apcore_a2a.protocol.card import AgentCapabilities, AgentCard, AgentSkill, advise
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Part, StatusUpdate, TaskState, TaskStatus, encode
 
@@ -85,8 +85,8 @@ class ModuleAgent:
         if call.memo is not None:  # a reply to a waiting task, whose call was checked when it was first requested
             return Admission(retry_safe=self._resume(call).module.is_repeatable)
         asked = await self._read(call)
-        if asked.module.blocks and not self.thread_capacity:
-            raise OverloadedError(OUT_OF_THREADS, retry_after=RETRY_AFTER)
+        if asked.module.blocks and self._threads is not None:
+            self._threads.check_room(f"module {asked.module.id}")
 
         def context() -> Any:
             return make_context(call, self._modules.executor, asked.rest)

@@ -51,8 +51,8 @@ from apcore_a2a.agents.functions.skill import (
 from apcore_a2a.agents.input_cost import off_loop_if_large, texts_of
 from apcore_a2a.agents.questions import approval_required, read_approval, read_reply, rejected
 from apcore_a2a.agents.skills import first_skill_id, missing_skill, named_skill
-from apcore_a2a.agents.threads import OUT_OF_THREADS, RETRY_AFTER, Threads, Worker
-from apcore_a2a.errors import ContentTypeNotSupportedError, OverloadedError, SkillNotFoundError, list_names
+from apcore_a2a.agents.threads import Threads, Worker
+from apcore_a2a.errors import ContentTypeNotSupportedError, SkillNotFoundError, list_names
 from apcore_a2a.ids_and_time import new_id
 from apcore_a2a.protocol.card import advise
 from apcore_a2a.protocol.lifecycle import AT_REST, PROGRESS, is_progress
@@ -441,8 +441,8 @@ class FunctionAgent:
         return self._threads.capacity
 
     async def admit(self, call: Call) -> Admission:
-        if self._blocks and not self.thread_capacity:
-            raise OverloadedError(OUT_OF_THREADS, retry_after=RETRY_AFTER)
+        if self._blocks:
+            self._threads.check_room(self.__name__)
         if self._needs_text and not self.skill.has_text(call):
             raise ContentTypeNotSupportedError(f"Skill {self.skill.id} takes text, and the message has none")
         if self.skill.signature.inputs:

@@ -83,6 +83,7 @@ _PROTECTING: Final = (
     "auth_scopes_claim",
     "card_signing_key",
     "webhook_secret",
+    "webhook_secret_file",
 )
 
 
@@ -97,7 +98,7 @@ SECTIONS: Final = {
     "Storage": "store store_listen_url task_store_ttl task_store_max",
     "Who may call": "auth_type auth_key auth_key_file auth_issuer auth_audience auth_jwks_url auth_id_claim "
     "auth_roles_claim auth_scopes_claim auth_leeway skill_scopes admin_role audit_log",
-    "Webhooks": "push_notifications allow_insecure_webhooks webhook_secret",
+    "Webhooks": "push_notifications allow_insecure_webhooks webhook_secret webhook_secret_file",
     "Limits": " ".join(setting.parameter for setting in TABLE if setting.group == "limits"),
     "TLS": " ".join(setting.parameter for setting in TABLE if setting.group == "tls"),
 }
@@ -141,6 +142,11 @@ class SectionedCommand(click.Command):
     "--card-signing-key",
     metavar="FILE",
     help="Sign the card with this private key (PEM or JSON Web Key).",
+)
+@serve_option(
+    "--webhook-secret-file",
+    metavar="FILE",
+    help="File with the secret of --webhook-secret, for example a mounted secret.",
 )
 @limit_options
 @serve_option(
@@ -209,6 +215,7 @@ def _serve(given: dict[str, Any]) -> int:
     if given["workers"] > 1 and given["reload"]:
         raise click.ClickException("Give either --workers or --reload, not both.")
     _reject_empty(given)
+    given["webhook_secret"] = _read_webhook_secret(given)
     target = _choose_target(given)
     auth = choose_authenticators(given)
     if isinstance(target, DirectoryTarget):
@@ -245,6 +252,23 @@ def _reject_empty(given: dict[str, Any]) -> None:
         value = given[name]
         if value == "" or (isinstance(value, tuple) and "" in value):
             raise click.ClickException(f"--{name.replace('_', '-')} is empty: give it a value, or omit it")
+
+
+def _read_webhook_secret(given: dict[str, Any]) -> str | None:
+    """Return the secret that signs notifications, from its file if there is one."""
+    path: str | None = given["webhook_secret_file"]
+    if path is None:
+        secret: str | None = given["webhook_secret"]
+        return secret
+    if given["webhook_secret"] is not None:
+        raise click.ClickException("Give either --webhook-secret or --webhook-secret-file, not both.")
+    try:
+        secret = Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise click.ClickException(f"the file of --webhook-secret-file is not readable: {path}") from error
+    if not secret:
+        raise click.ClickException(f"the file of --webhook-secret-file is empty: {path}")
+    return secret
 
 
 def _supervise(directory: Path, given: dict[str, Any]) -> int:

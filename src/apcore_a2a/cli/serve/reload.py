@@ -23,11 +23,16 @@ from watchfiles import PythonFilter, awatch
 
 from apcore_a2a.app.serve import NOT_STARTED
 from apcore_a2a.cli.serve.workers import end_with_parent
+from apcore_a2a.settings import PREFIX
 
 GRACE: Final = 5.0  # seconds for the shutdown of a child that is restarted
 LAST_GRACE: Final = 60.0  # seconds for the last child, whose tasks may finish; its own timeouts are shorter
 BACKLOG: Final = 128  # connections that wait for the next child
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+# Options whose values are secrets, with the variables that replace them.
+SECRET_FLAGS: Final = {
+    f"--{name}": f"{PREFIX}{name.upper().replace('-', '_')}" for name in ("auth-key", "webhook-secret", "store")
+}
 
 
 # Exit codes of a child that one of our signals ended. -1 is SIGHUP, which not all systems have.
@@ -51,7 +56,8 @@ class Supervisor:
         self._sockets = sockets
         self._inherited = [lifeline, *(listener.fileno() for listener in sockets)]
         descriptors = ",".join(map(str, self._inherited))
-        self._command = [sys.executable, "-m", "apcore_a2a", *arguments, "--supervised", descriptors]
+        shown, self._environment = hide_secrets(arguments)
+        self._command = [sys.executable, "-m", "apcore_a2a", *shown, "--supervised", descriptors]
         self._directory = directory
         self._events: asyncio.Queue[SupervisorEvent] = asyncio.Queue()
         self._stopped_by = signal.SIGTERM  # the last signal that caused SupervisorEvent.STOP
@@ -109,8 +115,8 @@ class Supervisor:
 
     async def _start(self) -> asyncio.subprocess.Process:
         if os.name == "posix":
-            return await asyncio.create_subprocess_exec(*self._command, pass_fds=self._inherited)
-        return await asyncio.create_subprocess_exec(*self._command)
+            return await asyncio.create_subprocess_exec(*self._command, pass_fds=self._inherited, env=self._environment)
+        return await asyncio.create_subprocess_exec(*self._command, env=self._environment)
 
     async def _report_end(self, child: asyncio.subprocess.Process) -> None:
         await child.wait()
@@ -146,6 +152,29 @@ def _signals() -> list[signal.Signals]:
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         return [*SIGNALS, signal.SIGHUP]
     return list(SIGNALS)
+
+
+def hide_secrets(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the arguments without secrets, and the environment with them: other users can see arguments.
+
+    Example:
+        >>> shown, environment = hide_secrets(["serve", "agent.py", "--auth-key", "s3cret"])
+        >>> shown, environment["APCORE_A2A_AUTH_KEY"]
+        (['serve', 'agent.py'], 's3cret')
+    """
+    shown: list[str] = []
+    environment = dict(os.environ)
+    waiting = list(arguments)
+    while waiting:
+        argument = waiting.pop(0)
+        flag, has_value, value = argument.partition("=")
+        if flag not in SECRET_FLAGS or (not has_value and not waiting):
+            shown.append(argument)
+            continue
+        if not has_value:
+            value = waiting.pop(0)
+        environment[SECRET_FLAGS[flag]] = value
+    return shown, environment
 
 
 def run_with_reload(arguments: Sequence[str], directory: Path, sockets: Sequence[socket.socket]) -> int:

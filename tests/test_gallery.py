@@ -11,9 +11,9 @@ from apcore_a2a import (
     Part,
     PushConfig,
     SendConfiguration,
-    TaskNotFoundError,
     StatusUpdate,
     Task,
+    TaskNotFoundError,
     TaskState,
     UnauthenticatedError,
 )

@@ -41,6 +41,7 @@ from tests.http2_peer import (
     PING,
     REFUSED_STREAM,
     RST_STREAM,
+    WINDOW_UPDATE,
     frame,
     setting,
 )
@@ -95,25 +96,28 @@ async def test_a_further_connection_opens_when_the_server_allows_no_more_streams
 
 
 async def test_a_reader_that_is_slow_delays_no_other_call() -> None:
-    """Its stream fills its own window, and the window of the connection stays open."""
+    """Its stream fills its own window, and the window of the connection opens again."""
+    filled = asyncio.Event()
 
     async def script(connection: Connection) -> None:
         await connection.begin()
-        slow = await connection.request()
-        connection.send(connection.answer_head(slow.stream))
-        connection.send(data(an_event("WORKING"), slow.stream))
-        connection.send(*(frame(DATA, b"\0" * 16_384, stream=slow.stream) for _ in range(STREAM_WINDOW // 16_384 - 1)))
-        while True:
-            call = await connection.request()
-            connection.answer(call, b"", trailers={"grpc-status": "0"})
-            connection.answer(await connection.request(), TASK)
+        for _ in range(3):
+            slow = await connection.request()
+            connection.send(connection.answer_head(slow.stream), data(an_event("WORKING"), slow.stream))
+            frames = [frame(DATA, b"\0" * 16_384, stream=slow.stream)] * (STREAM_WINDOW // 16_384 - 1)
+            connection.send(*frames)
+        while (await connection.until(WINDOW_UPDATE)).stream != 0:
+            pass
+        filled.set()
+        connection.answer(await connection.request(), TASK)
 
-    async with calling(script) as (client, server):
-        async with aclosing(client.stream_message("hi")) as events:
+    async with calling(script) as (client, server), AsyncExitStack() as stack:
+        for _ in range(3):
+            events = await stack.enter_async_context(aclosing(client.stream_message("hi")))
             await anext(events)
-            for _ in range(10):
-                await client.delete_push_config("t-1", "p-1")
-                assert (await client.get_task("t-1")).id == "t-1"
+        async with asyncio.timeout(PATIENCE):
+            await filled.wait()
+        assert (await client.get_task("t-1")).id == "t-1"
 
     assert len(server.connections) == 1
 
@@ -238,16 +242,23 @@ async def test_a_silent_server_that_answers_a_ping_keeps_its_stream() -> None:
 
 
 async def test_a_server_that_answers_no_ping_loses_its_stream() -> None:
+    was_closed = asyncio.Event()
+
     async def dead(connection: Connection) -> None:
         await connection.begin()
         connection.answers_pings = False
         call = await connection.request()
         connection.send(connection.answer_head(call.stream), data(an_event("WORKING"), call.stream))
         await connection.until(PING)
+        with pytest.raises(ConnectionError):
+            while True:
+                await connection.read()
+        was_closed.set()
 
     async with calling(dead, answering(an_event("COMPLETED")), idle_timeout=0.05) as (client, server):
         assert len([event async for event in client.stream_message("hi")]) == 2
 
+    assert was_closed.is_set()
     assert len(server.connections) == 2
 
 

@@ -38,6 +38,8 @@ OURS_03 = OURS._replace(name="apcore-a2a, A2A 0.3", version="0.3")
 RAW = Server("raw ASGI, constant bytes", "limits", kind="raw")
 STARLETTE = Server("Starlette, constant bytes", "limits", kind="starlette")
 SDK = Server("a2a-sdk", "sdk", "sdk")
+# In our own environment, which has grpcio. It serves gRPC at the next port.
+SDK_GRPC = Server("a2a-sdk, grpc.aio", "sdk", kind="grpc")
 SDK_03 = SDK._replace(name="a2a-sdk, A2A 0.3", version="0.3")
 FASTA2A = Server("fasta2a", "fasta", "fasta2a", steady=False)  # it answers before the work is done
 JS = Server("@a2a-js/sdk", "js_sdk.cjs", "js", path="/rpc")

@@ -1,7 +1,10 @@
-"""a2a-sdk's server: JSON-RPC 1.0 and 0.3 at the root, tasks in memory or in SQLite."""
+"""a2a-sdk's server: JSON-RPC 1.0 and 0.3 at the root, tasks in memory or in SQLite. With `--kind grpc` gRPC too, at the
+next port.
+"""
 
 import asyncio
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from a2a.helpers import new_task_from_user_message, new_text_part
@@ -63,20 +66,43 @@ def make_store(path: str, url: str) -> Any:
     return DatabaseTaskStore(create_async_engine(url or f"sqlite+aiosqlite:///{path}"))
 
 
+@asynccontextmanager
+async def serving_grpc(handler: DefaultRequestHandler, target: str) -> AsyncIterator[None]:
+    from a2a.server.request_handlers import GrpcHandler  # needs grpcio
+    from a2a.types.a2a_pb2_grpc import add_A2AServiceServicer_to_server
+    from grpc import aio
+
+    server = aio.server()
+    server.add_insecure_port(target)
+    add_A2AServiceServicer_to_server(GrpcHandler(handler), server)  # type: ignore[no-untyped-call]  # generated
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.stop(None)
+
+
 def main() -> None:
     given = arguments()
     store = make_store(given.sqlite, given.postgres)
     card = make_card(f"http://127.0.0.1:{given.port}/")
 
+    handler = DefaultRequestHandler(Obedient(), store, card)
+
     @asynccontextmanager
     async def lifespan(app: Any) -> Any:
         for number in range(given.fill):
             await store.save(ParseDict(finished(number), pb.Task()), ServerCallContext())
-        yield
+        async with AsyncExitStack() as stack:
+            if given.kind == "grpc":
+                target = f"127.0.0.1:{given.port + 1}"
+                await stack.enter_async_context(serving_grpc(handler, target))
+                card.supported_interfaces.add(url=target, protocol_binding="GRPC", protocol_version="1.0")
+            yield
 
     routes = [
         *create_agent_card_routes(card),
-        *create_jsonrpc_routes(DefaultRequestHandler(Obedient(), store, card), "/", enable_v0_3_compat=True),
+        *create_jsonrpc_routes(handler, "/", enable_v0_3_compat=True),
     ]
     serve(Starlette(routes=routes, lifespan=lifespan), given.port)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from apcore_a2a import Part
+from apcore_a2a import ContentTypeNotSupportedError, Part
 from tests.frameworks.conftest import Framework, begin, begin_slowly, environments_of, say, serve_agent
 
 
@@ -75,10 +75,16 @@ async def test_runs_of_one_agent_wait_for_each_other(strands: Framework) -> None
 
 
 @pytest.mark.parametrize(
-    ("media_type", "kind"), [("application/pdf", "document"), ("text/x-python", "document"), ("video/mp4", "video")]
+    ("media_type", "name", "kind"),
+    [
+        ("application/pdf", "my file_1.bin", "document"),
+        ("text/x-python", "", "document"),
+        ("video/mp4", "film", "video"),
+        ("", "photo.jpg", "image"),
+    ],
 )
-async def test_files_are_blocks_of_their_kind(strands: Framework, media_type: str, kind: str) -> None:
-    file = Part(raw=b"content", media_type=media_type, filename="my file_1.bin")
+async def test_files_are_blocks_of_their_kind(strands: Framework, media_type: str, name: str, kind: str) -> None:
+    file = Part(raw=b"content", media_type=media_type, filename=name)
     async with strands.client(path="/shared") as client:
         first = await say(client, [Part(text="see"), file])
         again = await say(client, "again", context_id=first.context_id)
@@ -86,8 +92,7 @@ async def test_files_are_blocks_of_their_kind(strands: Framework, media_type: st
     assert again.text == "You said 'again'; turn 2."  # the bytes are stored with the conversation
 
 
-async def test_other_files_fail_the_task(strands: Framework) -> None:
+async def test_other_files_are_rejected_before_a_task_exists(strands: Framework) -> None:
     async with strands.client(path="/shared") as client:
-        heard = await say(client, [Part(raw=b"content", media_type="application/x-tar")])
-    assert heard.state == "failed"
-    assert heard.words == "Files of the type application/x-tar are not supported"
+        with pytest.raises(ContentTypeNotSupportedError, match="Files of the type application/x-tar are not supported"):
+            await say(client, [Part(raw=b"content", media_type="application/x-tar")])

@@ -1,6 +1,6 @@
 """What agents of all frameworks have in common, with an adapter that follows a script."""
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any
 
@@ -253,6 +253,23 @@ async def test_a_url_is_rejected_unless_the_server_allows_it() -> None:
             await talk.say([part])
     async with talking_to(ScriptedAdapter(tools), allow_urls=True) as talk:
         assert (await talk.say([part])).status.state == "completed"
+
+
+class TextAdapter(ScriptedAdapter):
+    """An adapter whose agent reads only text."""
+
+    def check_parts(self, parts: Sequence[Part]) -> None:
+        if any(part.is_file for part in parts):
+            raise ContentTypeNotSupportedError("No files, please")
+
+
+async def test_a_message_that_the_agent_cannot_read_is_rejected_before_a_task_exists() -> None:
+    file = Part(raw=b"content", filename="a.txt")
+    async with talking_to(TextAdapter(count)) as talk:
+        with pytest.raises(ContentTypeNotSupportedError, match="No files, please"):
+            await talk.say([file])
+        asked = await talk.say("pay")
+        assert (await talk.say([file], asked)).status.state == "input-required"  # the reply is not for the agent
 
 
 async def test_a_shared_agent_is_opened_and_closed_with_the_server() -> None:

@@ -14,7 +14,7 @@ import hashlib
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, nullcontext
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -99,6 +99,15 @@ class Adapter(Protocol):
         ...
 
 
+@runtime_checkable
+class PartChecker(Protocol):
+    """An adapter that cannot give each message to its agent."""
+
+    def check_parts(self, parts: Sequence[Part]) -> None:
+        """Raise ContentTypeNotSupportedError for a message that the agent cannot read."""
+        ...
+
+
 class PausedTurn(Struct, frozen=True, kw_only=True):
     """The memo of a task that waits for its user."""
 
@@ -152,6 +161,8 @@ class FrameworkAgent:
     async def admit(self, call: Call) -> Admission:
         if not self._options.allow_urls and any(isinstance(part.url, str) for part in call.message.parts):
             raise ContentTypeNotSupportedError(URLS_NOT_ALLOWED)
+        if isinstance(self._adapter, PartChecker) and not call.resumed:  # the reply to a question is not for the model
+            self._adapter.check_parts(call.message.parts)
         return self._admission
 
     async def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:

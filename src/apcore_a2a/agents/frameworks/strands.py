@@ -5,8 +5,9 @@ agents they run at once.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
+from mimetypes import guess_type
 from typing import Any, Final
 
 from strands import Agent, Snapshot
@@ -72,6 +73,13 @@ class StrandsAdapter:
             messages: list[Any] = state["data"]["messages"]
             return messages
         return None
+
+    def check_parts(self, parts: Sequence[Part]) -> None:
+        for part in parts:
+            if isinstance(part.raw, bytes) and _kind_of(part) is None:
+                raise ContentTypeNotSupportedError(
+                    f"Files of the type {part.media_type or 'unknown'} are not supported"
+                )
 
     async def run(self, turn: AgentTurn) -> AsyncGenerator[Any, None]:
         async with self._lock:
@@ -238,16 +246,25 @@ def _to_block(part: Part, number: int) -> dict[str, Any]:
         return {"text": part.url}
     if not isinstance(part.raw, bytes):
         return {"text": data_as_text(part)}
-    media_type = part.media_type.partition(";")[0].strip().lower()
-    if media_type == "application/json" or (media_type.startswith("text/") and media_type not in DOCUMENTS):
-        media_type = "text/plain"
+    found = _kind_of(part)
+    assert found is not None  # `check_parts` has rejected other files
+    kind, block_format = found
+    block: dict[str, Any] = {"format": block_format, "source": {"bytes": part.raw}}
+    if kind == "document":
+        block["name"] = _to_name(part.filename) or f"document-{number}"
+    return {kind: block}
+
+
+def _kind_of(part: Part) -> tuple[str, str] | None:
+    """Return the kind of content block for a file, and its format. None if there is no such block."""
+    media_type = part.media_type or guess_type(part.filename)[0] or ""
+    media_type = media_type.partition(";")[0].strip().lower()
     for kind, formats in MEDIA:
         if media_type in formats:
-            block: dict[str, Any] = {"format": formats[media_type], "source": {"bytes": part.raw}}
-            if kind == "document":
-                block["name"] = _to_name(part.filename) or f"document-{number}"
-            return {kind: block}
-    raise ContentTypeNotSupportedError(f"Files of the type {media_type or 'unknown'} are not supported")
+            return kind, formats[media_type]
+    if media_type == "application/json" or media_type.startswith("text/"):
+        return "document", "txt"
+    return None
 
 
 def _to_name(filename: str) -> str:

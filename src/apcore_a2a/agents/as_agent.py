@@ -10,6 +10,7 @@ from apcore_a2a.agents.frameworks.framework_agent import FrameworkOptions
 from apcore_a2a.agents.frameworks.recognition import framework_of, is_factory, serve_framework
 from apcore_a2a.agents.functions.agent import FunctionAgent, SkillAgent
 from apcore_a2a.agents.functions.skill import collect, is_collection, mark_of
+from apcore_a2a.agents.mcp.targets import is_mcp_server, serve_mcp
 from apcore_a2a.agents.threads import Threads
 
 
@@ -26,8 +27,8 @@ def as_agent(
     Args:
         thing: An Agent, an AgentExecutor (of this package or of a2a-sdk), a function, coroutine function or generator
             function, or a collection of functions: a list, a dict of functions by skill id, a module, or an object
-            with public methods. Or an agent of a supported framework, or a function without parameters that returns a
-            new one for each run.
+            with public methods. Or an MCP server, an agent of a supported framework, or a function without parameters
+            that returns a new one for each run.
         retry_safe: Whether a run may be repeated from the start after a crash. The default is `thing.retry_safe`, or
             False without that attribute. Not for an Agent, whose `admit` decides this for each message.
         request_context_builder: Builds the context that an executor receives: a `RequestContextBuilder`, or that of
@@ -54,6 +55,8 @@ def as_agent(
         retry_safe = bool(getattr(thing, "retry_safe", False))
     if framework_of(thing) is not None or is_factory(thing):
         return serve_framework(thing, frameworks or FrameworkOptions(), retry_safe=retry_safe)
+    if is_mcp_server(thing):
+        return serve_mcp(thing, retry_safe=retry_safe, default_skill=default_skill)
     # Checked before our own AgentExecutor: both have the same methods, but those of a2a-sdk take other types.
     if _is_from_sdk(thing):
         return _from_sdk(thing, retry_safe, request_context_builder)

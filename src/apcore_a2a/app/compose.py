@@ -10,6 +10,7 @@ from apcore_a2a.agent import Agent, Caller
 from apcore_a2a.agents.frameworks.framework_agent import FrameworkOptions
 from apcore_a2a.agents.functions.agent import SkillAgent
 from apcore_a2a.agents.functions.skill import FunctionSkill
+from apcore_a2a.agents.mcp.targets import is_mcp_server
 from apcore_a2a.app.application import Parts
 from apcore_a2a.app.card import complete, describe_agent, visible_to, warn_of_unused
 from apcore_a2a.auth.authenticator import Authenticator
@@ -55,7 +56,8 @@ def compose(
             default_skill=settings.default_skill,
             frameworks=_framework_options(settings),
         )
-    if settings.default_skill and (agent is target or not isinstance(agent, SkillAgent)):
+    has_skills = isinstance(agent, SkillAgent) or is_mcp_server(target)
+    if settings.default_skill and (agent is target or not has_skills):
         raise ValueError(f"default_skill is for several functions or modules, not for this {type(target).__name__}")
 
     def build(show: Callable[[FunctionSkill], bool] | None = None) -> AgentCard:

@@ -398,6 +398,36 @@ def ask(question: Any) -> StatusUpdate:
     return StatusUpdate(status=TaskStatus(state=TaskState.INPUT_REQUIRED, message=agent_message(question)))
 
 
+RunOutput = Callable[[TaskOutput], AsyncGenerator[AgentEvent, None]]
+
+
+async def run_with_controls(
+    call: Call, paused: PausedRun, run: RunOutput, may_reply: bool = False
+) -> AsyncGenerator[AgentEvent, None]:
+    """Run what may report progress and ask the user by `call.controls`.
+
+    If it asks what the user has not answered, the run ends, and the task waits. With the answer it runs again from its
+    start: the answers are known then, and its artifacts replace the earlier ones.
+    """
+    messages = user_messages(call)
+    controls = FunctionControls(paused.questions, messages)
+    call.controls = controls
+    output = TaskOutput(may_reply, paused.artifact_ids)
+    try:
+        async with aclosing(controls.relay(run(output))) as events:
+            async for event in events:
+                yield event
+    except (InputRequired, BaseExceptionGroup) as ended:
+        asked = find_question(ended)
+        if controls.dropped:
+            extra = {"task_id": call.task.id, "skill": call.skill, "dropped_answers": controls.dropped}
+            logger.warning("question changed since it was answered, so it is asked again", extra=extra)
+        questions = [*controls.answered, AskedQuestion(asked.digest, answer=len(messages))]
+        yield Remember(replace(paused, questions=questions, artifact_ids=output.artifact_ids))
+        for event in output.add(ask(asked.question)):
+            yield event
+
+
 class FunctionAgent:
     """Adapts one function to an Agent. docs/agents.md lists the supported parameters and results.
 
@@ -465,7 +495,8 @@ class FunctionAgent:
         if self._requires_approval:
             return self._run_if_approved(call)
         if self.skill.signature.takes_call:
-            return self._run_with_controls(call, paused_run(call))
+            paused = paused_run(call) or PausedRun()
+            return run_with_controls(call, paused, partial(self._run, call), self.may_reply)
         return self._run(call, TaskOutput(self.may_reply))
 
     async def _run_if_approved(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
@@ -485,7 +516,7 @@ class FunctionAgent:
                 yield rejected(f"Skill {self.skill.id} was not run: rejected by the caller")
                 return
         paused = replace(paused, approval_id="")
-        async with aclosing(self._run_with_controls(call, paused)) as events:
+        async with aclosing(run_with_controls(call, paused, partial(self._run, call), self.may_reply)) as events:
             async for event in events:
                 yield event
 
@@ -494,29 +525,6 @@ class FunctionAgent:
         parts = self.skill.input_message(call).parts
         inputs = await off_loop_if_large(parts, self.skill.shown_inputs, call)
         return approval_required(f"skill {skill_id}", skill_id=skill_id, approval_id=approval_id, inputs=inputs)
-
-    async def _run_with_controls(self, call: Call, paused: PausedRun | None) -> AsyncGenerator[AgentEvent, None]:
-        """Run a function that may report progress and ask the user."""
-        paused = paused or PausedRun()
-        messages = user_messages(call)
-        # A repeated call: the answers are known, and its artifacts replace the earlier ones.
-        controls = FunctionControls(paused.questions, messages)
-        call.controls = controls
-        output = TaskOutput(self.may_reply, paused.artifact_ids)
-        try:
-            async with aclosing(controls.relay(self._run(call, output))) as events:
-                async for event in events:
-                    yield event
-        except (InputRequired, BaseExceptionGroup) as ended:
-            asked = find_question(ended)
-            if controls.dropped:
-                extra = {"task_id": call.task.id, "skill": self.skill.id, "dropped_answers": controls.dropped}
-                logger.warning("question changed since it was answered, so it is asked again", extra=extra)
-            question = AskedQuestion(asked.digest, answer=len(messages))
-            questions = [*controls.answered, question]
-            yield Remember(replace(paused, questions=questions, artifact_ids=output.artifact_ids))
-            for event in output.add(ask(asked.question)):
-                yield event
 
     async def _run(self, call: Call, output: TaskOutput) -> AsyncGenerator[AgentEvent, None]:
         async with AsyncExitStack() as stack:

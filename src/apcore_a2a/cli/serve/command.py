@@ -14,6 +14,7 @@ import click
 from click.core import ParameterSource
 from msgspec.structs import replace
 
+from apcore_a2a.agents.mcp.targets import read_mcp_server
 from apcore_a2a.app import banner, logs
 from apcore_a2a.app.application import Application
 from apcore_a2a.app.serve import NOT_STARTED, ServeOptions, build_any, read_settings, run_at
@@ -89,8 +90,8 @@ _PROTECTING: Final = (
 
 # The options by section of --help. An option that is not here is listed last.
 SECTIONS: Final = {
-    "Serving": "extensions_dir factory host port workers default_skill execution_timeout shutdown_timeout drain_delay "
-    "keep_alive_interval grpc host_profile trusted_proxies allowed_hosts cors_origins metrics otlp",
+    "Serving": "extensions_dir mcp mcp_env factory host port workers default_skill execution_timeout shutdown_timeout "
+    "drain_delay keep_alive_interval grpc host_profile trusted_proxies allowed_hosts cors_origins metrics otlp",
     "Card": "name description version url card_interfaces card_signing_key",
     "Development": "reload explorer explorer_client_id show_exceptions record_content log_level log_format",
     "Answers": "stream_final data_as_text state_history",
@@ -132,6 +133,17 @@ class SectionedCommand(click.Command):
     metavar="DIR",
     help="Directory of apcore modules, if there is no TARGET.",
 )
+@serve_option(
+    "--mcp",
+    metavar="COMMAND|URL",
+    help="Serve the tools of this MCP server, instead of a TARGET: the command that starts it, or its URL.",
+)
+@serve_option(
+    "--mcp-env",
+    multiple=True,
+    metavar="NAME",
+    help="Pass this environment variable to the command of --mcp. Can be repeated.",
+)
 @click.option(
     "--factory", is_flag=True, help="TARGET is a function without arguments that returns the object to serve."
 )
@@ -170,8 +182,8 @@ def command(**given: Any) -> int:
 
     TARGET is a directory of apcore modules, a file whose functions are the skills, or the name of an object:
     file.py:name or package.module:name. The object can be one or several functions, an apcore Registry or Executor, an
-    AgentExecutor, the agent of a framework, or an ASGI application. Without a TARGET, the modules of --extensions-dir
-    are served.
+    AgentExecutor, the agent of a framework, an MCP server, or an ASGI application. Without a TARGET, the modules of
+    --extensions-dir are served, or the tools of the MCP server that --mcp names.
 
     Every option can also be set by the environment variable beside it: APCORE_A2A_ and its name. An option on the
     command line overrides it.
@@ -216,6 +228,8 @@ def _serve(given: dict[str, Any]) -> int:
         raise click.ClickException("Give either --workers or --reload, not both.")
     _reject_empty(given)
     given["webhook_secret"] = _read_webhook_secret(given)
+    if given["mcp"] is not None:
+        return _serve_mcp(given)
     target = _choose_target(given)
     auth = choose_authenticators(given)
     if isinstance(target, DirectoryTarget):
@@ -236,6 +250,19 @@ def _serve(given: dict[str, Any]) -> int:
         return _serve_application(loaded, str(target), given, changes, sockets)
     app = _build(loaded, _app_options(given) | {"auth": auth}, given, name=f"{target}: ")
     return _run(app, given, changes, sockets)
+
+
+def _serve_mcp(given: dict[str, Any]) -> int:
+    """Serve the tools of an MCP server."""
+    if given["target"] is not None or _is_given("extensions_dir") or given["reload"] or given["factory"]:
+        raise click.UsageError("--mcp is instead of a TARGET, and without --extensions-dir, --factory and --reload.")
+    try:
+        server = read_mcp_server(given["mcp"], given["mcp_env"])
+    except (ValueError, ImportError) as error:
+        raise click.ClickException(f"--mcp: {error}") from error
+    auth = choose_authenticators(given)
+    app = _build(server, _app_options(given) | {"auth": auth}, given, name="--mcp: ")
+    return _run(app, given, "")
 
 
 def _profile_defaults(profile: str) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""MCP servers as agents: each tool is a skill."""

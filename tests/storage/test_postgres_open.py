@@ -199,3 +199,29 @@ async def test_a_migration_that_waits_for_a_lock_delays_others_for_a_bounded_tim
     await assert_holds(new, author)
     await new.close()
     await old.close()
+
+
+async def test_a_missing_index_is_built_at_the_start_if_the_user_may(
+    server: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = server.url()
+    store = PostgresStore(url)
+    await store.open()
+    await store.close()
+    admin = await asyncpg.connect(server.dsn, server_settings={"search_path": store.address.schema})
+    valid = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('task_changed')"
+    assert await admin.fetchval(valid)  # with the tables
+    await admin.execute("DROP INDEX task_changed")
+    await admin.execute("CREATE ROLE reader LOGIN")
+    await admin.execute(f"GRANT USAGE ON SCHEMA {store.address.schema} TO reader")
+    tables = f"ALL TABLES IN SCHEMA {store.address.schema}"
+    await admin.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO reader")
+    reader = PostgresStore(f"postgresql://reader@/postgres?host={server.folder}&schema={store.address.schema}")
+    await reader.open()
+    await reader.close()
+    assert "an index is missing" in caplog.text
+    assert await admin.fetchval(valid) is None
+    await store.open()
+    await store.close()
+    assert await admin.fetchval(valid)
+    await admin.close()

@@ -7,12 +7,17 @@ from typing import Any
 import asyncpg
 import pytest
 
+from apcore_a2a.storage.contract import ALL_OWNERS, Query
 from apcore_a2a.storage.postgres import reads, replicas, statements, writer
 from apcore_a2a.storage.postgres import store as store_module
 from apcore_a2a.storage.postgres.store import PostgresStore
 from tests.postgres_server import shared_server
 
 TASK = (b"t", b"alice")
+ALL_TASKS = f"""
+    SELECT number FROM task WHERE {reads._owned(Query(owner=ALL_OWNERS, limit=50))}
+    ORDER BY status_time DESC, number DESC LIMIT 50
+"""
 STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "load": (reads.LOAD, TASK),
     "events": (reads._EVENTS, (*TASK, 0, 100, 1000)),
@@ -37,6 +42,9 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "webhooks": (store_module._OF_TASK, TASK),
     "failed webhooks": (store_module._FAILED, (b"alice", 10)),
     "backlog": (store_module._BACKLOG, (None,)),
+    "tasks of all owners": (ALL_TASKS, (b"",)),
+    "tasks of a quota key": (reads._TASKS_OF_QUOTA_KEY, (b"alice",)),
+    "sample of a quota key": (reads._SAMPLE_OF_QUOTA_KEY, (b"alice", 10)),
 }
 
 

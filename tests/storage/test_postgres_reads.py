@@ -9,6 +9,7 @@ from apcore_a2a.protocol.model import Document, TaskState
 from apcore_a2a.storage import sql
 from apcore_a2a.storage.contract import Query
 from apcore_a2a.storage.postgres import reads
+from apcore_a2a.storage.postgres.connection import execute
 from apcore_a2a.storage.postgres.store import PostgresStore
 from tests.postgres_server import shared_server
 from tests.storage.contract import ALICE, Author, append, write_task
@@ -46,3 +47,20 @@ async def test_a_large_task_is_not_rebuilt_on_the_loop(
     assert len((await store.page(Query(owner=ALICE, limit=10))).records) == 1
     assert await store.webhooks.task_at("t", ALICE, author.version) is not None
     assert [thread is threading.main_thread() for thread in threads] == [not is_large] * 3
+
+
+async def test_many_tasks_are_estimated_in_listings_and_limits(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(40):
+        await write_task(store, Author(f"t{number}"), TaskState.WORKING, TaskState.COMPLETED)
+    exact = await store.usage(ALICE)
+    await store.database.call(execute, "ANALYZE task")
+    monkeypatch.setattr(reads, "MAX_COUNTED", 10)
+    monkeypatch.setattr(reads, "SAMPLED_TASKS", 10)
+    page = await store.page(Query(owner=ALICE, limit=5))
+    assert (len(page.records), page.total) == (5, 40)  # the planner has just read all of them
+    assert (await store.page(Query(owner=ALICE, limit=5, context_id="talk"))).total > 10
+    usage = await store.usage(ALICE)
+    assert usage.tasks == exact.tasks == 40
+    assert abs(usage.bytes - exact.bytes) < exact.bytes / 10  # tasks of about the same size

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import asyncpg
+from msgspec import json
 
 from apcore_a2a.protocol.model import Document
 from apcore_a2a.storage import sql
@@ -29,6 +30,7 @@ from apcore_a2a.storage.postgres.connection import Connection, one_snapshot
 from apcore_a2a.storage.postgres.statements import FIND_KEY, to_bytes, to_text
 from apcore_a2a.storage.sql import CODES, STATES
 
+MAX_COUNTED: Final = 10_000  # tasks that are counted for a listing; reading them takes a few milliseconds
 LARGE: Final = 256 * 1024  # bytes of events above which a task is rebuilt in a thread, not on the event loop
 _COLUMNS: Final = "number, owner, state, status_time, version, epoch, runner, memo, run, document, document_version"
 # The events since an older document, in the same statement, so that both are of one state of the database.
@@ -159,7 +161,7 @@ async def page(connection: Connection, query: Query, tokens: PageTokens) -> Page
         ) ELSE 0 END AS size
     """
     async with one_snapshot(connection):
-        total = await connection.fetchval(f"SELECT count(*) FROM task WHERE {matching}", *parameters)
+        total = await _count(connection, matching, parameters)
         rows = await connection.fetch(
             f"SELECT number, status_time, {size} FROM task WHERE {matching} AND {below}"
             f" ORDER BY {order} LIMIT ${limit}",
@@ -169,6 +171,16 @@ async def page(connection: Connection, query: Query, tokens: PageTokens) -> Page
         )
         records, last = await _read_page(connection, rows, query)
     return Page(records, tokens.seal(last, query.owner), total)
+
+
+async def _count(connection: Connection, matching: str, parameters: Sequence[object]) -> int:
+    """Return the number of tasks that match. It is counted up to MAX_COUNTED, and above estimated by the planner."""
+    some = f"SELECT 1 FROM task WHERE {matching} LIMIT {MAX_COUNTED + 1}"
+    count = int(await connection.fetchval(f"SELECT count(*) FROM ({some}) AS found", *parameters))
+    if count <= MAX_COUNTED:
+        return count
+    plan = await connection.fetchval(f"EXPLAIN (FORMAT JSON) SELECT 1 FROM task WHERE {matching}", *parameters)
+    return max(count, int(json.decode(plan)[0]["Plan"]["Plan Rows"]))
 
 
 async def _read_page(connection: Connection, rows: list[Any], query: Query) -> tuple[list[Record], Cursor | None]:
@@ -233,6 +245,7 @@ def _below_cursor(cursor: Cursor | None, used: int) -> tuple[str, tuple[object, 
 # is larger (`statements.MAX_DOCUMENT`) or still runs. PostgreSQL knows the length of long values without reading them.
 
 SAMPLE: Final = 4_000  # pages that are read to estimate the usage of all tasks: 32 MB
+SAMPLED_TASKS: Final = 4_000  # tasks that are read to estimate the bytes of a quota key that has more
 
 _COUNT: Final = """
     SELECT count(*) AS tasks, coalesce(sum(
@@ -246,16 +259,34 @@ _COUNT: Final = """
 # The owners of a quota key are adjacent in the index: the key itself, then the key, a newline and a tenant.
 _OF_ACCOUNT: Final = "owner = $1 OR (owner >= $1 || '\\x0a'::bytea AND owner < $1 || '\\x0b'::bytea)"
 _OF_QUOTA_KEY: Final = f"{_COUNT} WHERE {_OF_ACCOUNT}"
+# Not `OR`, with which the planner reads the rows. These numbers are in an index, so only the rows of a sample are read.
+_NUMBERS: Final = """
+    SELECT number FROM task WHERE owner = $1
+    UNION ALL
+    SELECT number FROM task WHERE owner >= $1 || '\\x0a'::bytea AND owner < $1 || '\\x0b'::bytea
+"""
+_TASKS_OF_QUOTA_KEY: Final = f"SELECT count(*) FROM ({_NUMBERS}) AS owned"
+_SAMPLE_OF_QUOTA_KEY: Final = f"""
+    {_COUNT} WHERE number = ANY(ARRAY(SELECT number FROM ({_NUMBERS}) AS owned WHERE number % $2 = 0))
+"""
 _REMEMBERED: Final = "SELECT coalesce(sum(octet_length(body)), 0)::bigint FROM conversation"
 _PAGES: Final = "SELECT pg_relation_size('task') / current_setting('block_size')::bigint"
 
 
 async def usage_of_quota_key(connection: Connection, quota_key: str) -> Usage:
-    """Return the usage of a quota key under all its tenants."""
-    row = await connection.fetchrow(_OF_QUOTA_KEY, to_bytes(quota_key))
+    """Return the usage of a quota key under all its tenants. If it has many tasks, the bytes are an estimate."""
+    key = to_bytes(quota_key)
+    tasks = int(await connection.fetchval(_TASKS_OF_QUOTA_KEY, key))
+    if tasks <= SAMPLED_TASKS:
+        row = await connection.fetchrow(_OF_QUOTA_KEY, key)
+    else:
+        row = await connection.fetchrow(_SAMPLE_OF_QUOTA_KEY, key, -(-tasks // SAMPLED_TASKS))
     assert row is not None  # a count is always one row
-    remembered = await connection.fetchval(f"{_REMEMBERED} WHERE {_OF_ACCOUNT}", to_bytes(quota_key))
-    return Usage(row["tasks"], row["bytes"] + remembered)
+    size = int(row["bytes"])
+    if row["tasks"]:
+        size = size * max(tasks, row["tasks"]) // row["tasks"]
+    remembered = await connection.fetchval(f"{_REMEMBERED} WHERE {_OF_ACCOUNT}", key)
+    return Usage(tasks, size + remembered)
 
 
 async def total_usage(connection: Connection) -> Usage:

@@ -6,6 +6,7 @@ waits for a lock, and so keeps others from the table, for `LOCK_TIME` at most.
 """
 
 import asyncio
+import logging
 import re
 import secrets
 import time
@@ -16,6 +17,8 @@ import asyncpg
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.storage.cursor import KEY_SIZE
 from apcore_a2a.storage.postgres.connection import Address, Connection, SessionSettings
+
+logger = logging.getLogger(__name__)
 
 LOCK: Final = 0x41324154  # "A2AT": the advisory lock that a replica holds while it migrates
 LOCK_TIME: Final = 1.0  # seconds for which a migration waits for a lock, because all later statements wait behind it
@@ -146,6 +149,10 @@ MIGRATIONS: Final = (
     CREATE INDEX webhook_holder ON webhook (holder) WHERE holder <> '';
     """,
 )
+# Indexes that only make reads faster, by name. On tables with rows they are built while replicas write.
+INDEXES: Final = {
+    "task_changed": "task (status_time, number)",  # a listing of the tasks of all owners
+}
 OLDEST: Final = 1  # the oldest version whose replicas work with these tables
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
@@ -179,6 +186,7 @@ async def prepare(connection: Connection, address: Address) -> bytes:
     # Checked first without the lock: a user without the right to create tables can use existing ones.
     if found is None or found["version"] < len(MIGRATIONS):
         found = await _migrate_patiently(connection, settings, schema)
+    await _build_indexes(connection, settings, schema)
     if found["oldest"] > len(MIGRATIONS):
         raise StoreUnavailableError(
             f"The task store has schema {found['version']}, made by a newer apcore-a2a; "
@@ -217,6 +225,8 @@ async def _migrate(connection: Connection, schema: str) -> asyncpg.Record:
     for migration in MIGRATIONS[version:]:
         await connection.execute(migration)
     if found is None:
+        for name, columns in INDEXES.items():
+            await connection.execute(f"CREATE INDEX {name} ON {columns}")
         key = secrets.token_bytes(KEY_SIZE)
         await connection.execute("INSERT INTO about VALUES ($1, $2, $3)", len(MIGRATIONS), OLDEST, key)
     elif version < len(MIGRATIONS):
@@ -224,3 +234,28 @@ async def _migrate(connection: Connection, schema: str) -> asyncpg.Record:
     about = await _read_about(connection, schema)
     assert about is not None  # it has just been written
     return about
+
+
+async def _build_indexes(connection: Connection, settings: SessionSettings, schema: str) -> None:
+    """Build missing indexes while other replicas write. Without the rights for it, the next `migrate` does it."""
+    for name in await settings.run(connection, _find_missing, schema):
+        table, _, columns = INDEXES[name].partition(" ")
+        try:
+            # CONCURRENTLY is not possible in a transaction. An index that could not be completed is built again.
+            await connection.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {schema}.{name}")
+            await connection.execute(f"CREATE INDEX CONCURRENTLY IF NOT EXISTS {name} ON {schema}.{table} {columns}")
+        except asyncpg.PostgresError as error:
+            extra = {"index": name, "reason": type(error).__name__}
+            logger.warning("an index is missing: have the owner of the tables run apcore-a2a migrate", extra=extra)
+
+
+async def _find_missing(connection: Connection, schema: str) -> list[str]:
+    """Return the names of the indexes that are missing or incomplete, and that no replica builds now."""
+    statement = """
+        SELECT relname FROM pg_class JOIN pg_index ON indexrelid = pg_class.oid
+        WHERE relnamespace = to_regnamespace($1) AND relname = ANY($2)
+            AND (indisvalid OR indexrelid IN (SELECT index_relid FROM pg_stat_progress_create_index))
+    """
+    rows = await connection.fetch(statement, schema, list(INDEXES))
+    known = {row["relname"] for row in rows}
+    return [name for name in INDEXES if name not in known]

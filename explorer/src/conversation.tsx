@@ -256,7 +256,7 @@ function Welcome(): ComponentChild {
         ))}
       </div>
       <p class="dim">
-        Choose a skill on the left, press <kbd>/</kbd> to search, or <kbd>?</kbd> for all keys.
+        Choose a skill, press <kbd>/</kbd> to search, or <kbd>?</kbd> for all keys.
       </p>
     </div>
   );

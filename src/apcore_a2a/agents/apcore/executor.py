@@ -264,13 +264,13 @@ class OutputSchema:
         self._is_wrapped = False
 
     def model_validate(self, value: Any, **options: Any) -> Any:
-        """Validate an output. None is accepted, because apcore does not validate it either."""
-        if not isinstance(value, NonDictOutput):
-            return self._validate(value, options)
-        self._is_wrapped = True
-        if value.value is None:
+        """Validate an output. None is accepted, because apcore does not validate it either, except 0.6.0."""
+        if isinstance(value, NonDictOutput):
+            self._is_wrapped = True
+            value = value.value
+        if value is None:
             return None
-        return self._validate(value.value, options)
+        return self._validate(value, options)
 
     def _validate(self, value: Any, options: dict[str, Any]) -> Any:
         try:

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from apcore_a2a import A2AClient
+from apcore_a2a.client.options import BindingName
 from apcore_a2a.protocol.model import SendConfiguration, StatusUpdate, TaskState
 from tests.auth.tokens import SECRET, bearer
 from tests.processes import Process, running
@@ -205,13 +206,15 @@ async def test_a_port_that_is_taken_ends_with_two() -> None:
 
 
 @requirement("FR-SRV-005", "NFR-REL-001")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("number", "binding"), [(signal.SIGTERM, "JSONRPC"), (signal.SIGINT, "JSONRPC"), (signal.SIGTERM, "GRPC")]
+)
 async def test_an_open_stream_ends_with_the_shutdown_and_does_not_hold_the_server(
-    waiting: Path, number: signal.Signals
+    waiting: Path, number: signal.Signals, binding: BindingName
 ) -> None:
     async with command("--extensions-dir", str(waiting), "--shutdown-timeout", "0.2") as process:
         url = await address(process)
-        async with A2AClient(url) as client:
+        async with A2AClient(url, binding=binding) as client:
             states = []
             async for event in client.stream_message({}, skill="wait"):
                 if isinstance(event, StatusUpdate):

@@ -3,12 +3,15 @@
 import asyncio
 import json
 import signal
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from apcore_a2a import A2AClient
+from apcore_a2a.client import OverloadedError, Retry
 from tests.processes import running
 from tests.requirements import requirement
 
@@ -26,12 +29,17 @@ V1 = {"A2A-Version": "1.0"}
 
 @requirement("FR-SRV-005", "FR-OPS-001")
 async def test_while_draining_new_messages_receive_503() -> None:
-    async with running("-c", SCRIPT.format(delay=600, timeout=30)) as process:
+    async with running("-c", SCRIPT.format(delay=600, timeout=30)) as process, AsyncExitStack() as stack:
         url = (await process.says(r"running on (http://[\d.:]+)"))[1]
         async with A2AClient(url) as client:
             task: Any = await client.send_message("before")
+        grpc = await stack.enter_async_context(A2AClient(url, binding="GRPC", retry=Retry(attempts=1)))
+        await grpc.send_message("before")
         process.signal(signal.SIGTERM)
         await process.says("Draining")
+        with pytest.raises(OverloadedError):
+            await grpc.send_message("late")
+        assert (await grpc.get_task(task.id)).id == task.id
         async with httpx.AsyncClient(base_url=url) as late:
             health = await late.get("/health")
             assert (health.status_code, health.json()["reason"]) == (503, "shutting down")

@@ -11,8 +11,10 @@ import asyncpg
 import httpx
 import pytest
 
+from apcore_a2a import A2AClient
 from apcore_a2a.http.metrics import Metrics, make_board, reset_gauges
 from apcore_a2a.http.traffic import Traffic
+from apcore_a2a.protocol.model import Task
 from apcore_a2a.storage.contract import Backlog, Usage
 from tests.cli.conftest import RESTORE_SIGNALS
 from tests.interaction.serving import listen
@@ -85,6 +87,24 @@ async def test_workers_share_a_port_a_dead_one_is_replaced_and_figures_are_added
     for worker in after:
         with pytest.raises(ProcessLookupError):
             os.kill(worker, 0)
+
+
+async def test_every_worker_serves_grpc_and_finds_the_tasks_of_the_others(agent: str) -> None:
+    arguments = ("serve", agent, "--port", "0", "--workers", "2", "--store", shared_server().url())
+    async with running("-m", "apcore_a2a", *arguments) as process:
+        url = (await process.says(r"running on (http://[\d.]+:\d+)"))[1]
+        await process.says(r"running on [^$]*running on")  # both of them
+        seen: dict[str, str] = {}
+        async with asyncio.timeout(20):
+            while len(set(seen.values())) < 2:
+                async with A2AClient(url, binding="GRPC") as client:  # each with a connection of its own
+                    task = await client.send_message("hello")
+                    assert isinstance(task, Task)
+                    seen[task.id] = task.text
+                    for id, text in seen.items():
+                        assert (await client.get_task(id)).text == text
+        process.signal(signal.SIGTERM)
+        assert await process.ends() == 0
 
 
 async def test_the_task_of_a_dead_worker_does_not_wait_for_its_lease(agent: str) -> None:

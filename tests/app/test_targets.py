@@ -189,6 +189,28 @@ async def test_every_target_of_the_page_is_served(here: Path, line: str) -> None
     assert "Traceback" not in process.said
 
 
+FRAMEWORK_AGENT = """
+class Agent:
+    pass
+
+Agent.__name__ = "AbstractAgent"
+Agent.__module__ = "pydantic_ai.agent.abstract"
+
+def pay(amount: int) -> str:
+    return f"Paid {amount}"
+
+clerk = Agent()
+"""
+
+
+def test_the_functions_beside_an_agent_of_a_framework_are_its_tools(here: Path) -> None:
+    (here / "clerk.py").write_text(FRAMEWORK_AGENT)
+    (here / "clerks.py").write_text(FRAMEWORK_AGENT + "other = Agent()")
+    assert type(load_target(ObjectTarget("clerk.py", ""))).__name__ == "AbstractAgent"
+    with pytest.raises(click.ClickException, match="Which one"):
+        load_target(ObjectTarget("clerks.py", ""))
+
+
 async def test_the_functions_of_a_file_are_skills(here: Path) -> None:
     (here / "skills.py").write_text(SKILLS)
     async with running(*serve("skills.py", "--host", "127.0.0.1", "--default-skill", "shout")) as process:

@@ -24,6 +24,8 @@ from msgspec import Struct
 from starlette.applications import Starlette
 from watchfiles import awatch
 
+from apcore_a2a.agents.frameworks.recognition import framework_of
+
 logger = logging.getLogger(__name__)
 
 NOTATION: Final = ("typing", "__future__")  # modules of type annotations, such as Optional
@@ -119,9 +121,7 @@ def load_target(target: ObjectTarget, *, factory: bool = False) -> object:
     sys.path.insert(0, str(target.root))
     module = _import(target)
     if not target.name:
-        if not factory and any(inspect.isfunction(value) for value in _own_objects(module).values()):
-            return module  # each function of it becomes a skill
-        raise click.ClickException(f"Which one? {_list_names(module)}: name it as in {target.place}:NAME")
+        return _choose_object(module, target, factory=factory)
     found: object = module
     for name in target.name.split("."):
         try:
@@ -133,6 +133,19 @@ def load_target(target: ObjectTarget, *, factory: bool = False) -> object:
     if factory:
         return _call_factory(found, target)
     return found
+
+
+def _choose_object(module: ModuleType, target: ObjectTarget, *, factory: bool) -> object:
+    """Return what a file without a name serves: its only agent of a framework, or the module for its functions."""
+    found = _own_objects(module)
+    agents = [value for value in found.values() if framework_of(value) is not None]
+    if len(agents) == 1 and not factory:
+        return agents[0]
+    # Beside an agent, functions are its tools. A client must not call them without the agent, and its approvals.
+    has_functions = any(inspect.isfunction(value) for value in found.values())
+    if factory or agents or not has_functions:
+        raise click.ClickException(f"Which one? {_list_names(module)}: name it as in {target.place}:NAME")
+    return module  # each function of it becomes a skill
 
 
 def _import(target: ObjectTarget) -> ModuleType:

@@ -8,7 +8,7 @@ import base64
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage
 from langgraph.checkpoint.base import (
@@ -47,7 +47,7 @@ class GraphAdapter:
             graph = graph.compile()
         self._graph = graph
         self._keeps_threads = bool(graph.checkpointer)
-        schema = graph.get_input_jsonschema()
+        schema = _input_schema(graph)
         self._input_type = schema.get("type", "object")
         self._input = schema.get("properties", {})
         name = graph.get_name()
@@ -140,6 +140,16 @@ class GraphAdapter:
         if len(texts) != 1 or not all(isinstance(part.text, str) for part in rest):
             raise InvalidParamsError(f"Send a data part with {', '.join(self._input)}")
         return {**state, texts[0]: "\n".join(str(part.text) for part in rest)}
+
+
+def _input_schema(graph: Any) -> Any:
+    """Return the JSON Schema of the input. If a type of the application has none, only the names of its fields."""
+    try:
+        return graph.get_input_jsonschema()
+    except Exception:  # it depends on types of the application. Those of `typing.TypedDict` have none before 3.12
+        state = getattr(getattr(graph, "builder", None), "input_schema", None)
+    fields = get_type_hints(state) if isinstance(state, type) else {}
+    return {"properties": {name: {"type": "string"} if hint is str else {} for name, hint in fields.items()}}
 
 
 # ---- what the graph says --------------------------------------------------------------------------------------------

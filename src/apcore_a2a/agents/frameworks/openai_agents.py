@@ -5,6 +5,7 @@ A paused run is a `RunState`, which has a form of its own. Its items join the co
 
 import asyncio
 import base64
+import inspect
 import json
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -92,7 +93,7 @@ class OpenAIAdapter:
             answer = answers[_call_id(item)]
             if answer.approved:
                 paused.approve(item)
-            elif answer.reason:
+            elif answer.reason and "rejection_message" in inspect.signature(paused.reject).parameters:
                 paused.reject(item, rejection_message=answer.reason)
             else:
                 paused.reject(item)

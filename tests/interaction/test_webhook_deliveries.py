@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -248,3 +249,29 @@ async def test_a_redelivery_does_not_repeat_a_post_in_progress(serve: Serve) -> 
             asked.set()
             assert await until_delivered(client, task.id)
     assert len(heads) == 1
+
+
+@requirement("FR-PSH-003", "FR-PSH-004")
+async def test_a_push_config_shows_whether_it_failed_and_why(serve: Serve, quickly: None) -> None:
+    """In 0.3 beside the config, as the requirements have it. In 1.0 in `metadata`, because A2A has no field for it."""
+    target = "http://127.0.0.1:1/closed-port"
+    url = await serve(ScriptedAgent({"hi": (ASKS,)}), **open_to())
+    async with httpx.AsyncClient(base_url=url) as http:
+        client = WireClient(http, rest=False, version="0.3")
+        task = await client.send("hi")
+
+        async def rpc(method: str, version: str, **params: Any) -> dict[str, Any]:
+            body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+            answer = (await http.post("/", json=body, headers={"A2A-Version": version})).json()
+            return dict(answer["result"])
+
+        made = await rpc("tasks/pushNotificationConfig/set", "0.3", taskId=task.id, url=target)
+        assert made["status"] == "active"
+        await until_state(client, task.id, "failed")
+        old = await rpc("tasks/pushNotificationConfig/get", "0.3", taskId=task.id)
+        assert (old["status"], old["reason"]) == ("failed", "no connection")
+        assert old["pushNotificationConfig"]["url"] == target
+        new = await rpc("GetTaskPushNotificationConfig", "1.0", taskId=task.id, id=old["pushNotificationConfig"]["id"])
+        assert new["metadata"] == {"apcore.webhook": {"status": "failed", "reason": "no connection"}}
+        rest = await http.get(f"/tasks/{task.id}/pushNotificationConfigs", headers={"A2A-Version": "1.0"})
+        assert rest.json()["configs"][0]["metadata"] == new["metadata"]

@@ -482,6 +482,17 @@ class PushConfig(Value, frozen=True):
     tenant: OptionalId = ""
 
 
+class PushConfigWithState(PushConfig, frozen=True):
+    """A push config in a response, with a field that A2A does not have: the state of its deliveries.
+
+    Example:
+        >>> PushConfigWithState(url="https://example.com/hook", metadata={"apcore.webhook": {"status": "active"}}).url
+        'https://example.com/hook'
+    """
+
+    metadata: Metadata | None = None
+
+
 class SendConfiguration(Value, frozen=True):
     """How a message is answered: when, in which media types, with how much history, and to which webhook.
 

@@ -15,9 +15,11 @@ from apcore_a2a.engine.task import LiveTask
 from apcore_a2a.engine.webhooks.delivery import Sender, WebhookDelivery
 from apcore_a2a.errors import InvalidParamsError, PushNotificationNotSupportedError, TaskNotFoundError, Violation
 from apcore_a2a.ids_and_time import new_id
-from apcore_a2a.protocol.model import ListPushConfigs, PushConfig, PushConfigPage, PushConfigRef
+from apcore_a2a.protocol.model import ListPushConfigs, PushConfig, PushConfigPage, PushConfigRef, PushConfigWithState
 from apcore_a2a.storage.contract import Webhook, WebhookStore
 
+STATE: Final = "apcore.webhook"
+"""The key in the metadata of a push config for the state of its deliveries."""
 MAX_FAILED: Final = 100  # webhooks in one list of dead letters
 
 
@@ -55,12 +57,12 @@ class Webhooks:
         if live is not None:
             self.follow(live)
         self.delivery.wake()
-        return saved.config
+        return _with_state(saved.config, saved)
 
     async def get(self, ref: PushConfigRef, context: CallContext) -> PushConfig:
         for webhook in await self.of_task(ref.task_id, context):
             if ref.id in ("", webhook.config.id):
-                return _without_credentials(webhook.config)
+                return _shown(webhook)
         raise TaskNotFoundError(ref.task_id)
 
     async def list(self, request: ListPushConfigs, context: CallContext) -> PushConfigPage:
@@ -70,7 +72,7 @@ class Webhooks:
         next_page = ""
         if len(shown) < len(after):
             next_page = shown[-1].config.id
-        configs = tuple(_without_credentials(webhook.config) for webhook in shown)
+        configs = tuple(map(_shown, shown))
         return PushConfigPage(configs=configs, next_page_token=next_page)
 
     async def delete(self, ref: PushConfigRef, context: CallContext) -> None:
@@ -147,8 +149,18 @@ def _of_task(webhook: Webhook, task_id: str) -> Webhook:
     return replace(webhook, config=replace(webhook.config, task_id=task_id))
 
 
-def _without_credentials(config: PushConfig) -> PushConfig:
+def _shown(webhook: Webhook) -> PushConfig:
     """Return the configuration without its credentials. They are not shown again after the webhook was set."""
-    if config.authentication is None:
-        return config
-    return replace(config, authentication=replace(config.authentication, credentials=""))
+    config = webhook.config
+    if config.authentication is not None:
+        config = replace(config, authentication=replace(config.authentication, credentials=""))
+    return _with_state(config, webhook)
+
+
+def _with_state(config: PushConfig, webhook: Webhook) -> PushConfig:
+    """Return the configuration with the state of its deliveries."""
+    state = {"status": "failed" if webhook.failed else "active"}
+    if webhook.reason:
+        state["reason"] = webhook.reason
+    fields = {name: getattr(config, name) for name in PushConfig.__struct_fields__}
+    return PushConfigWithState(**fields, metadata={STATE: state})

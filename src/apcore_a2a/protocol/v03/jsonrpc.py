@@ -43,6 +43,7 @@ from apcore_a2a.protocol.model import (
     PushConfig,
     PushConfigPage,
     PushConfigRef,
+    PushConfigWithState,
     Rules,
     SendConfiguration,
     SendMessage,
@@ -335,6 +336,7 @@ _WRITERS: Final[dict[type, Callable[[Any], object]]] = {
     ArtifactUpdate: values.artifact_update,
     TaskPage: values.task_page,
     PushConfig: values.task_push,
+    PushConfigWithState: values.task_push,
     PushConfigPage: values.push_page,
 }
 

@@ -392,11 +392,17 @@ def _push(push: Json) -> Json:
         scheme = authentication.pop("scheme")
         authentication["schemes"] = [scheme] if scheme else []
     push.pop("tenant", None)  # 0.3 has no tenants
+    push.pop("metadata", None)
     return push
 
 
 def task_push(push: Json) -> Json:
-    return {"taskId": push.pop("taskId", ""), "pushNotificationConfig": _push(push)}
+    """Return a push config of 0.3. The state of its deliveries is beside it, as in the requirements."""
+    states = push.pop("metadata", {}).values()
+    shown = {"taskId": push.pop("taskId", ""), "pushNotificationConfig": _push(push)}
+    for state in states:
+        shown |= state
+    return shown
 
 
 def push_page(page: Json) -> list[Json]:

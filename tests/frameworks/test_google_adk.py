@@ -98,6 +98,15 @@ async def test_an_answer_that_the_model_did_not_finish_fails_the_task(adk: Frame
     assert heard.details["type"] == "MAX_TOKENS"
 
 
+async def test_the_text_of_an_unknown_error_code_is_hidden(adk: Framework) -> None:
+    async with adk.client(path="/tools") as client:
+        heard = await say(client, "code")
+        task = await client.get_task(heard.task_id)
+    assert heard.words == "Internal error"
+    assert SECRET not in str(task)
+    assert f"QUOTA: {SECRET}" in "\n".join(adk.log)
+
+
 async def test_the_texts_of_a_team_are_paragraphs(adk: Framework) -> None:
     async with adk.client(path="/team") as client:
         heard = await say(client, "say hello")
@@ -137,6 +146,14 @@ async def test_a_runner_keeps_its_own_sessions(adk: Framework) -> None:
         done = await say(ada, "approve", to=asked)
     assert (again.text, other.text) == ("You said 'again'; turn 2.", "You said 'hello'; turn 1.")
     assert "0 of 5 days" in done.text
+
+
+async def test_the_user_of_a_runner_is_the_caller(adk: Framework) -> None:
+    async with adk.client("ada", path="/runner") as ada, adk.client("bob", path="/runner") as bob:
+        first = await say(ada, "count")
+        other = await say(bob, "count")
+        again = await say(ada, "count")
+    assert [heard.text for heard in (first, other, again)] == [f"The tool said: {count}." for count in (1, 1, 2)]
 
 
 async def test_a_session_that_a_runner_has_lost_begins_again(adk: Framework) -> None:

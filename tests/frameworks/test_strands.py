@@ -86,10 +86,15 @@ async def test_runs_of_one_agent_wait_for_each_other(strands: Framework) -> None
 async def test_files_are_blocks_of_their_kind(strands: Framework, media_type: str, name: str, kind: str) -> None:
     file = Part(raw=b"content", media_type=media_type, filename=name)
     async with strands.client(path="/shared") as client:
-        first = await say(client, [Part(text="see"), file])
-        again = await say(client, "again", context_id=first.context_id)
-    assert first.text == f"You said 'see <{kind}>'; turn 1."
-    assert again.text == "You said 'again'; turn 2."  # the bytes are stored with the conversation
+        heard = await say(client, [Part(text="see"), file])
+    assert heard.text == f"You said 'see <{kind}>'; turn 1."
+
+
+async def test_a_file_stays_in_the_conversation_as_bytes(strands: Framework) -> None:
+    async with strands.client(path="/shared") as client:
+        first = await say(client, [Part(raw=b"content", media_type="application/pdf")])
+        again = await say(client, "bytes", context_id=first.context_id)
+    assert again.text == "b'content'"
 
 
 async def test_other_files_are_rejected_before_a_task_exists(strands: Framework) -> None:

@@ -31,20 +31,31 @@ class Report(BaseModel):
     pages: int
 
 
+def refuse_open_calls(contents: list[types.Content]) -> None:
+    """Raise for a call of a tool without a result, as the providers of models do."""
+    parts = [part for content in contents for part in content.parts or ()]
+    called = {part.function_call.id for part in parts if part.function_call}
+    if called - {part.function_response.id for part in parts if part.function_response}:
+        raise ValueError("a call has no result")
+
+
 class ToolModel(FakeModel):
     """Calls the tool that the user names, `vacation {"days": 3}`, or says what follows `say`."""
 
     async def generate_content_async(
         self, llm_request: LlmRequest, stream: bool = False
     ) -> AsyncGenerator[LlmResponse, None]:
+        refuse_open_calls(llm_request.contents)
         name, _, given = text_of(llm_request.contents[-1]).partition(" ")
         if name == "max":
             yield LlmResponse(error_code=types.FinishReason.MAX_TOKENS, error_message="not for clients")
+        elif name == "code":
+            yield LlmResponse(error_code="QUOTA", error_message=script.SECRET)
         elif name == "say":
             if stream:
                 yield LlmResponse(content=types.ModelContent(given), partial=True)
             yield LlmResponse(content=types.ModelContent(given), partial=False)
-        elif name in ("vacation", "ticket", "save", "thread", "broken"):
+        elif name in ("vacation", "ticket", "save", "thread", "broken", "count"):
             call = types.Part(function_call=types.FunctionCall(name=name, args=json.loads(given or "{}")))
             yield LlmResponse(content=types.ModelContent([call]), partial=False)
         else:
@@ -85,6 +96,13 @@ async def save(text: str, tool_context: ToolContext) -> str:
 def thread() -> str:
     """Return whether this tool blocks the event loop."""
     return "main" if threading.current_thread() is threading.main_thread() else "other"
+
+
+def count(tool_context: ToolContext) -> str:
+    """Count the calls of a user, in all conversations."""
+    number = tool_context.state.get("user:count", 0) + 1
+    tool_context.state["user:count"] = number
+    return str(number)
 
 
 async def broken() -> str:
@@ -129,7 +147,7 @@ with warnings.catch_warnings():
     )
 app = App(name="clerk", root_agent=LlmAgent(name="clerk", model=model()), plugins=[Note()])
 flow = Workflow(name="flow", edges=[(START, first), (first, second)])
-runner = InMemoryRunner(agent=LlmAgent(name="clerk", model=model(), tools=[vacation]), app_name="clerk")
+runner = InMemoryRunner(agent=LlmAgent(name="clerk", model=model(), tools=[vacation, count]), app_name="clerk")
 
 if __name__ == "__main__":
     script.run({"/tools": tools, "/typed": typed, "/team": team, "/app": app, "/flow": flow, "/runner": runner})

@@ -34,6 +34,14 @@ class ToolModel(FakeModel):
     async def stream(self, messages: Any, *args: Any, **options: Any) -> Any:
         text = messages[-1]["content"][0].get("text", "")
         name, _, given = text.partition(" ")
+        if name == "bytes":
+            (file,) = messages[0]["content"][0].values()
+            yield {"messageStart": {"role": "assistant"}}
+            yield {"contentBlockStart": {"start": {}}}
+            yield {"contentBlockDelta": {"delta": {"text": repr(file["source"]["bytes"])}}}
+            yield {"contentBlockStop": {}}
+            yield {"messageStop": {"stopReason": "end_turn"}}
+            return
         if name not in ("book", "caller", "Report", "stop"):
             async for event in super().stream(messages, *args, **options):
                 yield event

@@ -270,6 +270,18 @@ def test_the_common_length_of_two_texts(old: bytes, new: bytes, length: int) -> 
     assert common_length(old, new) == length
 
 
+async def test_the_limit_of_output_counts_what_is_new_in_a_memory() -> None:
+    async def play(call: Call) -> AsyncGenerator[AgentEvent, None]:
+        pieces = 20 if call.text == "fits" else 60
+        for number in range(pieces):
+            yield Remember(["x" * 1_000] * number, scope="conversation")
+        yield tells()
+
+    async with serving(Acts(play), max_output_bytes=50_000) as engine:
+        assert (await User(engine).send("fits")).status.state is S.COMPLETED  # the memories have 190,000 bytes together
+        assert (await User(engine).send("more")).status.state is S.FAILED  # the last one has 59,000 bytes
+
+
 async def test_pieces_are_joined_before_there_are_many() -> None:
     store = InMemoryTaskStore()
     memory = RunMemory(store, {}, "alice", "talk")

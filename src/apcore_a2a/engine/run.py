@@ -26,6 +26,7 @@ from apcore_a2a.engine.agent_output import (
 )
 from apcore_a2a.engine.answer_forms import ENDS_TEXTS, DataForm, data_form, repeat_texts
 from apcore_a2a.engine.context import EngineOptions, Observer, RunTimes
+from apcore_a2a.engine.conversation import common_length
 from apcore_a2a.engine.task import LiveTask, Saving
 from apcore_a2a.engine.turn_writes import add_message, begin_work, clear_run, hand_on, may_hand_on, start_over
 from apcore_a2a.engine.waiting import notice_wait
@@ -239,6 +240,7 @@ class Run:
         self._max_event = options.max_event_bytes
         self._max_output = options.max_output_bytes
         self._bytes_left = options.max_output_bytes  # bytes that the agent may still yield
+        self._memory = b""  # of the conversation, as the agent last yielded it
         self._stream_final = options.stream_final
         self._shows_exceptions = options.show_exceptions
         self._data = DataForm.DATA
@@ -427,9 +429,14 @@ class Run:
         return state not in TERMINAL
 
     def _count_memo(self, remembered: CheckedEvent) -> None:
-        """Apply the limits of an event to a memo."""
+        """Apply the limits of an event to a memo. What a memory of the conversation repeats is not written again."""
+        event, _ = remembered
         size = size_of_memo(remembered)
-        self._bytes_left -= size
+        written = size
+        if isinstance(event, Remember) and event.scope == "conversation":
+            written -= common_length(self._memory, event.memo)
+            self._memory = event.memo
+        self._bytes_left -= written
         if self._bytes_left < 0 or size > self._max_event:
             raise InvalidAgentResponseError("The agent's memo is over its limit of bytes")
 

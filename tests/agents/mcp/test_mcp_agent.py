@@ -17,8 +17,9 @@ from mcp.server.lowlevel import Server
 from apcore_a2a import A2AClient, StatusUpdate, Task
 from apcore_a2a.agents.as_agent import as_agent
 from apcore_a2a.agents.mcp.agent import MCPAgent, to_output
+from apcore_a2a.agents.mcp.sessions import MAX_BUSY, MCPSessions
 from apcore_a2a.client.skills import read_skills
-from apcore_a2a.errors import InvalidParamsError
+from apcore_a2a.errors import InvalidParamsError, LimitExceededError, OverloadedError
 from apcore_a2a.protocol.lifecycle import PROGRESS
 from apcore_a2a.protocol.model import Part, TaskState
 from apcore_a2a.protocol.questions import questions_of
@@ -176,9 +177,39 @@ async def test_a_server_that_has_died_is_started_again(tmp_path: Path) -> None:
 
 async def test_a_program_that_is_no_mcp_server_is_an_error_at_the_start() -> None:
     silent = StdioServerParameters(command=sys.executable, args=["-c", "pass"])
-    with pytest.raises(Exception, match="The MCP server does not answer"):
-        async with connected(silent):
-            pass
+    missing = StdioServerParameters(command="no-such-program")
+    for server, reason in ((silent, "Connection closed"), (missing, "No such file")):
+        with pytest.raises(RuntimeError, match=f"The MCP server does not answer: .*{reason}.*; check its command"):
+            async with connected(server):
+                pass
+
+
+def test_calls_are_limited_in_total_and_for_each_owner() -> None:
+    sessions = MCPSessions(toolbox.server)
+    sessions.check_room("ada")
+    sessions._busy["ada"] = MAX_BUSY // 2
+    sessions.check_room("bob")
+    with pytest.raises(LimitExceededError):
+        sessions.check_room("ada")
+    sessions._busy["bob"] = MAX_BUSY // 2
+    with pytest.raises(OverloadedError):
+        sessions.check_room("cyd")
+
+
+async def test_owners_share_no_session() -> None:
+    sessions = MCPSessions(toolbox.server)
+    async with asyncio.timeout(PATIENCE):
+        ada, connected = await sessions.take("ada")
+        await sessions.put_back("ada", ada, connected)
+        bob, bobs = await sessions.take("bob")
+        again, _ = await sessions.take("ada")
+        await sessions.drop("bob", bob)
+        await sessions.put_back("ada", again, connected)
+        await sessions.close()
+    assert bob is not ada
+    assert again is ada
+    assert not sessions._busy
+    assert bobs is not connected
 
 
 async def test_a_tool_of_the_newer_protocol_keeps_its_state() -> None:

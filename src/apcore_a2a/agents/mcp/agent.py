@@ -25,7 +25,7 @@ from apcore_a2a.agent import About, Admission, AgentEvent, Call, Remember
 from apcore_a2a.agents.functions.agent import FunctionControls, InputRequired, TaskOutput, run_with_controls
 from apcore_a2a.agents.functions.skill import PausedRun, paused_run, user_messages
 from apcore_a2a.agents.inputs import IntegerSchema, fill_in, read_inputs, refuse_inputs
-from apcore_a2a.agents.mcp.sessions import MCPSession, MCPSessions
+from apcore_a2a.agents.mcp.sessions import UNUSED, MCPSession, MCPSessions, reason_of
 from apcore_a2a.agents.questions import read_reply
 from apcore_a2a.agents.schema import Schema, inline
 from apcore_a2a.agents.schema_check import find_violations
@@ -145,14 +145,18 @@ class MCPAgent:
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
         """List the tools, and close the sessions at the end."""
-        session, connected = await self._sessions.take("")
+        try:
+            session, connected = await self._sessions.take(UNUSED)
+        except AgentError as error:
+            reason = reason_of(error.__cause__ or error)
+            raise AgentError(f"{error.message}: {reason}; check its command or its URL") from error
         try:
             self._skills = {tool.name: ToolSkill(tool) for tool in await list_tools(connected)}
             self._describe(connected)
         except BaseException:
-            await session.close()
+            await self._sessions.drop(UNUSED, session)
             raise
-        await self._sessions.put_back("", session, connected)
+        await self._sessions.put_back(UNUSED, session, connected)
         try:
             yield
         finally:
@@ -197,6 +201,7 @@ class MCPAgent:
 
     async def admit(self, call: Call) -> Admission:
         skill = self._find(call)
+        self._sessions.check_room(call.caller.owner)
         call.prepared = skill.read_inputs(call)
         return Admission(retry_safe=self._retry_safe or skill.is_repeatable)
 
@@ -276,7 +281,7 @@ class ToolRun:
             if is_reusable:
                 await self._sessions.put_back(owner, session, connected)
             else:  # the tool may still be at work, or the server has ended
-                await session.close()
+                await self._sessions.drop(owner, session)
 
     async def _call_in(self, session: MCPSession, connected: Any) -> Any:
         asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()

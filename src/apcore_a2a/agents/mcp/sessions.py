@@ -8,6 +8,7 @@ Invariant: one asyncio task enters and leaves a session, because anyio requires 
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final
@@ -15,18 +16,34 @@ from typing import Any, Final
 from mcp import Client, ClientSession
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from apcore_a2a.errors import AgentError
+from apcore_a2a.clean_text import clean_line
+from apcore_a2a.errors import AgentError, LimitExceededError, OverloadedError
 
 logger = logging.getLogger(__name__)
 
+UNUSED: Final = ""  # in place of an owner: a session that no caller has used
 MAX_IDLE: Final = 16  # idle sessions of all owners
 START_TIME: Final = 60.0  # seconds for a server to start: a package may have to be downloaded
 CLOSE_TIME: Final = 5.0
 PING_TIME: Final = 5.0
+MAX_BUSY: Final = 64  # sessions in use, of which one owner has half at most
+MAX_REASON: Final = 300
 UNREACHABLE: Final = "The MCP server does not answer"
 
 Elicit = Callable[[Any], Awaitable[Any]]
 """Answers one elicitation, given its parameters. Any: classes of the MCP SDK."""
+
+
+def reason_of(error: BaseException) -> str:
+    """Return one line about the first exception in a group: what has failed.
+
+    Example:
+        >>> reason_of(ExceptionGroup("errors in a TaskGroup", [OSError("no such file")]))
+        'no such file'
+    """
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return clean_line(str(error), MAX_REASON) or type(error).__name__
 
 
 class MCPSession:
@@ -51,7 +68,7 @@ class MCPSession:
             await self.close()
             if isinstance(error, asyncio.CancelledError):
                 raise
-            logger.warning("MCP server does not answer", exc_info=error)
+            logger.warning("MCP server does not answer", extra={"reason": reason_of(error)})
             raise AgentError(UNREACHABLE) from error
 
     @property
@@ -65,7 +82,7 @@ class MCPSession:
                 await self._stop.wait()
         except Exception as error:  # as in `open`
             if self._opened.done():
-                logger.warning("MCP session ended", exc_info=error)
+                logger.warning("MCP session ended", extra={"reason": reason_of(error)})
             else:
                 self._opened.set_exception(error)
 
@@ -103,8 +120,8 @@ async def _connect(server: Any, on_elicitation: Any) -> AsyncIterator[ClientSess
     client = Client(server, mode="legacy", elicitation_callback=on_elicitation)
     try:
         await client.__aenter__()
-    except Exception:
-        logger.info("MCP server rejects the handshake, 2026-07-28 is tried", exc_info=True)
+    except Exception as error:
+        logger.info("MCP server rejects the handshake, 2026-07-28 is tried", extra={"reason": reason_of(error)})
         async with _connect_modern(server, on_elicitation) as session:
             yield session
         return
@@ -151,28 +168,58 @@ class MCPSessions:
         self._server = server
         self._is_modern = is_modern
         self._idle: list[tuple[str, MCPSession, ClientSession]] = []  # the least recently used first
+        self._busy: Counter[str] = Counter()  # the sessions in use, by owner
+
+    def check_room(self, owner: str) -> None:
+        """Reject a call if too many sessions are in use.
+
+        Raises:
+            OverloadedError: all owners together use too many.
+            LimitExceededError: this owner does.
+        """
+        if sum(self._busy.values()) >= MAX_BUSY:
+            raise OverloadedError("All sessions with the MCP server are in use; try again later")
+        if self._busy[owner] >= MAX_BUSY // 2:
+            raise LimitExceededError("You use too many sessions with the MCP server; try again later")
 
     async def take(self, owner: str) -> tuple[MCPSession, ClientSession]:
-        """Return an idle session of this owner, or a new one."""
-        position = self._find(owner)
-        while position is not None:
-            _, session, connected = self._idle.pop(position)
-            if session.is_alive and await is_answering(connected):
-                return session, connected
-            await session.close()
+        """Return an idle session of this owner, or a new one. `put_back` or `drop` ends its use."""
+        self._busy[owner] += 1
+        try:
             position = self._find(owner)
-        session = MCPSession(self._server, is_modern=self._is_modern)
-        return session, await session.open()
+            while position is not None:
+                _, session, connected = self._idle.pop(position)
+                if session.is_alive and await is_answering(connected):
+                    return session, connected
+                await session.close()
+                position = self._find(owner)
+            session = MCPSession(self._server, is_modern=self._is_modern)
+            return session, await session.open()
+        except BaseException:
+            self._release(owner)
+            raise
 
     def _find(self, owner: str) -> int | None:
-        """Return the position of the most recently used session of an owner."""
-        for position in reversed(range(len(self._idle))):
-            if self._idle[position][0] == owner:
-                return position
+        """Return the position of the most recently used session of an owner, or of one that no caller has used."""
+        for wanted in (owner, UNUSED):
+            for position in reversed(range(len(self._idle))):
+                if self._idle[position][0] == wanted:
+                    return position
         return None
+
+    def _release(self, owner: str) -> None:
+        self._busy[owner] -= 1
+        if not self._busy[owner]:
+            del self._busy[owner]
+
+    async def drop(self, owner: str, session: MCPSession) -> None:
+        """Close a session whose call was cancelled, or whose server has failed."""
+        self._release(owner)
+        await session.close()
 
     async def put_back(self, owner: str, session: MCPSession, connected: ClientSession) -> None:
         """Keep a session whose call has ended."""
+        self._release(owner)
         session.elicit = None
         self._idle.append((owner, session, connected))
         if len(self._idle) > MAX_IDLE:

@@ -36,6 +36,7 @@ from tests.fakes import PATIENCE, ScriptedAgent
 from tests.http2_peer import (
     CANCEL,
     DATA,
+    END_STREAM,
     HEADERS,
     MAX_STREAMS,
     PING,
@@ -44,6 +45,7 @@ from tests.http2_peer import (
     WINDOW_UPDATE,
     frame,
     setting,
+    window_update,
 )
 from tests.interaction.serving import CARD as PLAIN_CARD
 from tests.interaction.serving import serving
@@ -319,14 +321,16 @@ async def test_calls_that_wait_for_a_connection_fail_together() -> None:
         (frame(DATA, b"x" * 20_000, stream=1), "too large"),
         (frame(9, b"", stream=1), "cannot be read"),
         (frame(DATA, b"x", stream=7), "cannot be read"),
+        (frame(PING, b"12345678") * 3_000, "too many frames without content"),
+        (frame(250) * 3_000, "too many frames without content"),
+        (frame(DATA, b"x", stream=1) * 3_000, "too many frames without content"),
     ],
-    ids=["a large frame", "CONTINUATION alone", "an unknown stream"],
+    ids=["a large frame", "CONTINUATION alone", "an unknown stream", "PINGs", "unknown frames", "small DATA"],
 )
 async def test_frames_that_break_the_protocol_end_the_connection(sent: bytes, said: str) -> None:
     async def breaking(connection: Connection) -> None:
         await connection.begin()
-        await connection.request()
-        connection.send(sent)
+        connection.send(connection.answer_head((await connection.request()).stream), sent)
 
     async with calling(breaking, retry=ONCE) as (client, _):
         with pytest.raises(A2AConnectionError, match=said):
@@ -443,3 +447,22 @@ async def test_an_unknown_authority_is_not_trusted(server_tls: Callable[..., ssl
         with pytest.raises(A2AConnectionError, match="set SSL_CERT_FILE"):
             await transport.request(HttpRequest("GET", url, {}), 1000)
         await transport.close()
+
+
+async def test_many_requests_allow_as_many_frames_without_content() -> None:
+    """Each response ends with an empty frame of DATA, and brings two window updates."""
+
+    async def script(connection: Connection) -> None:
+        await connection.begin()
+        while True:
+            stream = (await connection.request()).stream
+            connection.send(window_update(100), window_update(100, stream))
+            connection.send(connection.head(stream, {":status": "204"}), frame(DATA, flags=END_STREAM, stream=stream))
+
+    async with serving_frames(script) as server:
+        transport = HTTP2Transport()
+        for _ in range(1_000):
+            response = await transport.request(HttpRequest("GET", f"http://{server.target}/x", {}), 1000)
+            assert response.status == 204
+        await transport.close()
+    assert len(server.connections) == 1

@@ -39,6 +39,14 @@ KEEP_OPEN: Final = 60.0  # seconds without a stream after which a connection clo
 PING_WAIT: Final = 10.0
 PING_INTERVAL: Final = 300.0
 KEEP_ALIVE_PROBES: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+# Frames that carry nothing (SETTINGS, PING, WINDOW_UPDATE, DATA of a few bytes, unknown types) take 20 µs each. The
+# server may send so many at once, so many per second, and some for each request and frame of DATA that it receives.
+FREE_FRAMES: Final = 2_000.0
+FRAMES_PER_SECOND: Final = 200.0
+PER_SENT_FRAME: Final = 4.0
+SMALL: Final = 32  # bytes of DATA. The smallest event has more
+DATA: Final = 0
+HEADERS: Final = 1
 GOAWAY: Final = 7
 
 Codes = h2.errors.ErrorCodes
@@ -228,7 +236,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._received_at = self._loop.time()
         try:
-            for kind, frames in self._frames.feed(data):
+            for kind, frames in self._frames.feed(data, self._received_at):
                 if self._phase is _Phase.OVER:
                     return
                 if kind == GOAWAY:
@@ -334,6 +342,7 @@ class Connection(asyncio.Protocol):
         stream = HTTP2Stream(stream_id, url, self, idle)
         stream.is_sent = ends
         self._requests += 1
+        self._frames.sent()
         self._streams[stream_id] = stream
         self._flush_soon()
         return stream
@@ -351,6 +360,7 @@ class Connection(asyncio.Protocol):
             stream.is_sent = position == len(body)
             try:
                 self._h2.send_data(stream.id, piece, end_stream=stream.is_sent)
+                self._frames.sent()
             except h2.exceptions.ProtocolError:  # the server has reset it
                 stream.fail(broken(stream.url, "the agent reset the stream"))
             self._flush_soon()
@@ -489,19 +499,24 @@ class _FrameSplitter:
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._has_begun = False
+        self._free = FREE_FRAMES
+        self._seen_at = 0.0
 
-    def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+    def sent(self) -> None:
+        """Allow frames for one that the server receives."""
+        self._free = min(FREE_FRAMES, self._free + PER_SENT_FRAME)
+
+    def feed(self, data: bytes, now: float) -> Iterator[tuple[int, bytes]]:
         """Yield the payload of each GOAWAY with its kind, and the other frames with 0, as many as fit into a slice.
 
         Raises:
-            ValueError: These are not the frames of HTTP/2, or one is too large.
+            ValueError: These are not the frames of HTTP/2, one is too large, or too many carry nothing.
         """
+        self._free = min(FREE_FRAMES, self._free + (now - self._seen_at) * FRAMES_PER_SECOND)
+        self._seen_at = now
         buffer = self._buffer
         buffer += data
-        if not self._has_begun and len(buffer) >= 9:
-            self._has_begun = True
-            if buffer.startswith(b"HTTP/"):
-                raise ValueError(NO_HTTP2)
+        self._check_beginning()
         begin = 0
         end = 0
         while len(buffer) - end >= 9:
@@ -511,7 +526,9 @@ class _FrameSplitter:
             stop = end + 9 + size
             if stop > len(buffer):
                 break
-            is_goaway = buffer[end + 3] == GOAWAY
+            kind = buffer[end + 3]
+            self._count(kind, size)
+            is_goaway = kind == GOAWAY
             if is_goaway or stop - begin > SLICE:
                 if end > begin:
                     yield 0, bytes(buffer[begin:end])
@@ -523,6 +540,20 @@ class _FrameSplitter:
         if end > begin:
             yield 0, bytes(buffer[begin:end])
         del buffer[:end]
+
+    def _check_beginning(self) -> None:
+        """Recognize a server that answers with HTTP/1.1."""
+        if not self._has_begun and len(self._buffer) >= 9:
+            self._has_begun = True
+            if self._buffer.startswith(b"HTTP/"):
+                raise ValueError(NO_HTTP2)
+
+    def _count(self, kind: int, size: int) -> None:
+        if kind == HEADERS or (kind == DATA and size >= SMALL):
+            return
+        self._free -= 1
+        if self._free < 0:
+            raise ValueError("it sent too many frames without content")
 
 
 def _read_headers(fields: Any) -> dict[str, str]:  # Any: headers of h2

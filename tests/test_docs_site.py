@@ -48,6 +48,13 @@ def test_every_link_of_a_page_of_the_site_leads_to_a_page_or_a_picture(pages: di
     assert broken == []
 
 
+def test_a_page_opens_with_what_its_reader_can_do_afterwards(pages: dict[str, str]) -> None:
+    without = ("errors.md", "security.md", "decisions/README.md")  # lists, two of them written by scripts
+    found = [path for path in listed() if path not in without and not path.startswith("frameworks/")]
+    assert len(found) > 30
+    assert [path for path in found if not re.search(r"\bAfter (?:this page|these \w+ steps) ", pages[path][:400])] == []
+
+
 def test_every_public_name_is_in_the_reference_with_its_docstring(pages: dict[str, str]) -> None:
     reference = "".join(text for path, text in pages.items() if path.startswith("reference/"))
     named = set(re.findall(r"^## (\w+)$", reference, re.MULTILINE))

@@ -259,8 +259,8 @@ LIMITS: Final = (
     Mutant(
         "tenants are counted in PostgreSQL's store",
         "../storage/postgres/reads.py",
-        "owner < $1 || '\\\\x0b'::bytea",
-        "FALSE",
+        "owner < $1 || '\\\\x0b'::bytea)",
+        "FALSE)",
         QUOTAS,
     ),
     Mutant(

@@ -349,8 +349,8 @@ MUTANTS: Final = (
     Mutant(
         "credentials of webhooks are not listed",
         "../engine/webhooks/operations.py",
-        "tuple(_without_credentials(webhook.config) for webhook in shown)",
-        "tuple(webhook.config for webhook in shown)",
+        "tuple(map(_shown, shown))",
+        "tuple(_with_state(webhook.config, webhook) for webhook in shown)",
         CANARIES,
     ),
     Mutant(

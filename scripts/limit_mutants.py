@@ -259,8 +259,8 @@ LIMITS: Final = (
     Mutant(
         "tenants are counted in PostgreSQL's store",
         "../storage/postgres/reads.py",
-        "owner < $1 || '\\\\x0b'::bytea)",
-        "FALSE)",
+        "SELECT number FROM task WHERE owner >= $1 || '\\\\x0a'::bytea AND",
+        "SELECT number FROM task WHERE FALSE AND",
         QUOTAS,
     ),
     Mutant(

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ from typing import Any
 
 import mcp_types as types
 import pytest
+import uvicorn
 from mcp import StdioServerParameters
 from mcp.server.lowlevel import Server
 
@@ -18,6 +20,7 @@ from apcore_a2a import A2AClient, StatusUpdate, Task
 from apcore_a2a.agents.as_agent import as_agent
 from apcore_a2a.agents.mcp.agent import MCPAgent, to_output
 from apcore_a2a.agents.mcp.sessions import MAX_BUSY, MCPSessions
+from apcore_a2a.agents.mcp.targets import MCPServerURL
 from apcore_a2a.client.skills import read_skills
 from apcore_a2a.errors import InvalidParamsError, LimitExceededError, OverloadedError
 from apcore_a2a.protocol.lifecycle import PROGRESS
@@ -134,6 +137,24 @@ async def test_an_elicitation_is_a_question_with_a_schema(server: Any) -> None:
         assert questions_of(sure.status.message)[0].text == "Book 2 seats to Rome?"
         done = await answer(client, asked, "yes")
     assert done.text == "2 seats to Rome, window True"
+
+
+async def test_a_server_at_a_url_is_served() -> None:
+    """Streamable HTTP: progress, and questions that are answered in a later session."""
+    application = toolbox.server.streamable_http_app()
+    server = uvicorn.Server(uvicorn.Config(application, log_level="critical", lifespan="on"))
+    listening = socket.create_server(("127.0.0.1", 0))  # requests wait in its backlog until the server has started
+    async with asyncio.timeout(3 * PATIENCE):
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        async with connected(MCPServerURL(f"http://127.0.0.1:{listening.getsockname()[1]}/mcp")) as client:
+            added = await call(client, "add", {"a": 2, "b": 3})
+            asked = await call(client, "book", {"city": "Rome"})
+            asked = await answer(client, asked, {"seats": 2})
+            done = await answer(client, asked, "yes")
+        server.should_exit = True
+        await serving
+    assert added.data == 5
+    assert done.text == "2 seats to Rome, window False"
 
 
 async def test_a_declined_elicitation_is_declined() -> None:

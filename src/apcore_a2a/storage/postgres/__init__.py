@@ -22,6 +22,9 @@ write returns them, so the writer wakes exactly these replicas after its commit 
 transaction would make every commit wait for a lock that the whole server shares. A wake-up may get lost, so followers
 also poll once a second.
 
+Each part is the standard pattern for its problem: a lease row with a fencing token (`until`, `epoch`), a queue whose
+consumers SKIP LOCKED rows (`CLAIM_QUEUED`), a transactional outbox (`webhook`), and LISTEN/NOTIFY only as a hint to read.
+
 **What a table holds** (`schema`):
 
 - `task`: one row for each task, with its document once it rests, unless that is too large.

@@ -23,7 +23,7 @@ transaction would make every commit wait for a lock that the whole server shares
 also poll once a second.
 
 Each part is the standard pattern for its problem: a lease row with a fencing token (`until`, `epoch`), a queue whose
-consumers SKIP LOCKED rows (`CLAIM_QUEUED`), a transactional outbox (`webhook`), and LISTEN/NOTIFY only as a hint to read.
+consumers SKIP LOCKED rows (`CLAIM_QUEUED`), a transactional outbox (`webhook`), and NOTIFY only as a hint to read.
 
 **What a table holds** (`schema`):
 

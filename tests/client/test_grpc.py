@@ -1,6 +1,7 @@
 """The gRPC binding of the client: requests, statuses and the addresses in cards. test_peers.py has every operation."""
 
 import asyncio
+import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -28,7 +29,7 @@ from apcore_a2a.protocol.protobuf import v1
 from tests.client.scripted import CARD, ScriptedServer, card, respond
 from tests.client.scripted_http2 import SENT, TASK, Call, Connection, an_event, answering, data
 from tests.client.test_http2_transport import ONCE, calling
-from tests.fakes import Keys, ScriptedAgent
+from tests.fakes import PATIENCE, Keys, ScriptedAgent
 from tests.http2_peer import DATA, frame
 from tests.interaction.serving import serving
 
@@ -308,3 +309,40 @@ async def test_a_card_that_lists_grpc_first_is_called_over_grpc() -> None:
         await client.get_task("t-1")
 
     assert len(server.connections) == 1
+
+
+WITHOUT_H2 = """
+import asyncio, sys
+sys.modules["h2"] = None  # as if it were not installed
+from apcore_a2a import A2AClient
+from apcore_a2a.errors import A2ADiscoveryError
+
+try:
+    A2AClient(sys.argv[1], binding="GRPC")
+except ValueError as error:
+    print(error)
+
+async def main():
+    async with A2AClient(sys.argv[1]) as client:
+        try:
+            await client.get_task("t-1")
+        except A2ADiscoveryError as error:
+            print(error)
+
+asyncio.run(main())
+"""
+
+
+async def test_without_h2_the_error_says_how_to_install_it(server: ScriptedServer) -> None:
+    offer = {"url": f"127.0.0.1:{server.port}", "protocolBinding": "GRPC", "protocolVersion": "1.0"}
+    server.on(CARD, respond(card(server.url, supportedInterfaces=[offer])))
+
+    run = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", WITHOUT_H2, server.url, stdout=asyncio.subprocess.PIPE
+    )
+    async with asyncio.timeout(PATIENCE):
+        said, _ = await run.communicate()
+
+    install = "gRPC needs h2: pip install 'apcore-a2a[grpc]'"
+    offered = "The agent offers GRPC 1.0, but this client is set to JSONRPC or HTTP+JSON, A2A 1.0 or 0.3"
+    assert said.decode().splitlines() == [install, f"{offered}. {install}"]

@@ -26,7 +26,8 @@ from apcore_a2a.errors import (
 from apcore_a2a.protocol.grpc import error_status
 from apcore_a2a.protocol.model import Task
 from apcore_a2a.protocol.protobuf import v1
-from tests.client.scripted import CARD, ScriptedServer, card, respond
+from tests.client.scripted import CARD, ScriptedServer, card, respond, result, stream
+from tests.client.scripted import task as json_task
 from tests.client.scripted_http2 import SENT, TASK, Call, Connection, an_event, answering, data
 from tests.client.test_http2_transport import ONCE, calling
 from tests.fakes import PATIENCE, Keys, ScriptedAgent
@@ -309,6 +310,28 @@ async def test_a_card_that_lists_grpc_first_is_called_over_grpc() -> None:
         await client.get_task("t-1")
 
     assert len(server.connections) == 1
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_another_interface_is_used_if_the_server_has_no_http_2(
+    server: ScriptedServer, streams: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    offer = {"url": f"127.0.0.1:{server.port}", "protocolBinding": "GRPC", "protocolVersion": "1.0"}
+    other = {"url": f"{server.url}/", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
+    server.on(CARD, respond(card(server.url, supportedInterfaces=[offer, other])))
+    server.on("/", stream({"task": json_task()}) if streams else result({"task": json_task()}))
+
+    async with A2AClient(server.url) as client:
+        if streams:
+            assert len([event async for event in client.stream_message("hi")]) == 1
+        else:
+            for _ in range(2):
+                assert isinstance(await client.send_message("hi"), Task)
+        assert (await client.interface).protocol_binding == "JSONRPC"
+    assert [record.levelname for record in caplog.records if "offers gRPC first" in record.message] == ["WARNING"]
+    async with A2AClient(server.url, binding="GRPC", retry=ONCE) as client:
+        with pytest.raises(A2AConnectionError, match="does not speak HTTP/2"):
+            await client.get_task("t-1")
 
 
 WITHOUT_H2 = """

@@ -18,7 +18,15 @@ from apcore_a2a.client.bindings import ChosenInterface, EventWithId, Exchange, W
 from apcore_a2a.client.discovery import BINDINGS, GRPC, MAX_CARD, Discovery
 from apcore_a2a.client.failures import from_status
 from apcore_a2a.client.options import SENDS, ClientSettings, ResolvedOptions, Retry, repeat
-from apcore_a2a.client.transport import HttpRequest, HttpResponse, HttpStream, Transport, read_all, with_headers
+from apcore_a2a.client.transport import (
+    HttpRequest,
+    HttpResponse,
+    HttpStream,
+    NoHTTP2Error,
+    Transport,
+    read_all,
+    with_headers,
+)
 from apcore_a2a.errors import (
     A2AConnectionError,
     A2ADiscoveryError,
@@ -80,7 +88,17 @@ class Channel:
 
     async def _call_once(self, operation: Operation, request: Value, options: ResolvedOptions) -> Any:
         exchange = await self._prepare(operation, request)
+        try:
+            return await self._exchange(exchange.request, exchange.result, options)
+        except NoHTTP2Error as error:
+            self._leave_grpc(error)
+        exchange = await self._prepare(operation, request)
         return await self._exchange(exchange.request, exchange.result, options)
+
+    def _leave_grpc(self, error: NoHTTP2Error) -> None:
+        """Use another interface of the card, unless the caller wants gRPC or there is none. Then raise the error."""
+        if self.settings.binding == GRPC or not self.discovery.pass_over_grpc(str(error)):
+            raise error
 
     async def ask(self, prepare: Callable[[ChosenInterface], WebhookExchange], options: ResolvedOptions) -> Any:
         """Send one request that is not an operation of A2A, and return its result."""
@@ -133,7 +151,12 @@ class Channel:
                 with span.current():
                     await self._check_streaming()
                     exchange = await self._prepare(operation, request)
-                    response = await self._open_stream(exchange, options, stack)
+                    try:
+                        response = await self._open_stream(exchange, options, stack)
+                    except NoHTTP2Error as error:
+                        self._leave_grpc(error)
+                        exchange = await self._prepare(operation, request)
+                        response = await self._open_stream(exchange, options, stack)
                 is_stream = exchange.is_stream(response)
                 body = b""
                 if not is_stream:  # an error, or a single answer instead of a stream

@@ -4,6 +4,7 @@ Invariants: one fetch at a time, however many calls wait for it. A card is not u
 """
 
 import asyncio
+import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -36,6 +37,8 @@ MAX_CARD: Final = 1024 * 1024
 _MAX_AGE: Final = re.compile(r"\bmax-age=(\d{1,9})\b")
 _BODY: Final = msgspec.json.Decoder(dict[str, Any])
 _NOT_MODIFIED: Final = 304
+
+logger = logging.getLogger(__name__)
 
 Fetch = Callable[[HttpRequest], Awaitable[HttpResponse]]
 
@@ -83,6 +86,20 @@ class Discovery:
         if self._interface is None:
             self._interface = choose_interface(card, self._settings, self.trusted, self._grpc_obstacle)
         return self._interface
+
+    def pass_over_grpc(self, reason: str) -> bool:
+        """Choose another interface than those of gRPC, from now on. Return whether there is one."""
+        assert self.known_card is not None
+        try:
+            chosen = choose_interface(self.known_card, self._settings, self.trusted, reason)
+        except (A2ADiscoveryError, ExtensionSupportRequiredError):
+            return False
+        if not self._grpc_obstacle:  # otherwise another call has done it
+            text = "the agent offers gRPC first, but cannot be called over it; %s is used instead. %s"
+            logger.warning(text, chosen.binding, reason, extra={"url": chosen.url, "binding": chosen.binding})
+        self._grpc_obstacle = reason
+        self._interface = chosen
+        return True
 
     def use_extended_card(self, extended: AgentCard) -> None:
         """Use the extended card instead of the public one, until the public card has a new version (1.0 §3.1.11)."""

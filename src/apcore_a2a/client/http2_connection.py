@@ -19,7 +19,7 @@ import h2.events
 import h2.exceptions
 import h2.settings
 
-from apcore_a2a.client.transport import broken, connect_failure, not_reached
+from apcore_a2a.client.transport import NoHTTP2Error, broken, connect_failure, not_reached
 from apcore_a2a.errors import A2AConnectionError
 
 logger = logging.getLogger(__name__)
@@ -476,7 +476,8 @@ class Connection(asyncio.Protocol):
             if timer is not None:
                 timer.cancel()
         if not self._begun.done():
-            self._begun.set_exception(A2AConnectionError(reason, sent=False))
+            kind = NoHTTP2Error if reason == NO_HTTP2 else A2AConnectionError
+            self._begun.set_exception(kind(reason, sent=False))
             self._begun.exception()  # nothing waits for it if the connection failed in its first moment
         for stream in list(self._streams.values()):
             stream.fail(broken(stream.url, reason))

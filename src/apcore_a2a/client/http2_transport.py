@@ -173,7 +173,7 @@ class _Server:
                 return found
             # Calls that wait together fail together. Otherwise each would wait for its own attempt after the others.
             if self._attempts != seen and self._failure is not None:
-                raise A2AConnectionError(str(self._failure), sent=False)
+                raise type(self._failure)(str(self._failure), sent=False)
             return await self._connect(url)
 
     def _find(self) -> Connection | None:
@@ -189,7 +189,7 @@ class _Server:
         try:
             await self._open(connection)
         except A2AConnectionError as error:
-            self._failure = not_reached(url, str(error))
+            self._failure = type(error)(str(not_reached(url, str(error))), sent=False)
         except TimeoutError:
             self._failure = not_reached(url, f"no connection within {CONNECT_TIMEOUT:g} seconds")
         except (OSError, UnicodeError) as error:

@@ -110,6 +110,10 @@ def too_large(limit: int) -> InvalidAgentResponseError:
     return InvalidAgentResponseError(f"The answer is larger than {limit:,} bytes. To accept it, raise max_response")
 
 
+class NoHTTP2Error(A2AConnectionError):
+    """The server does not speak HTTP/2, so it cannot be called over gRPC. Nothing was sent."""
+
+
 def not_reached(url: str, reason: str) -> A2AConnectionError:
     advice = "Is the agent running, and is this its address?"
     for sign, other_advice in TLS_ADVICE:

@@ -47,5 +47,6 @@ def test_an_environment_is_counted_without_compiled_files(tmp_path: Path) -> Non
     assert size_of(tmp_path) == (1, 2.0)
 
 
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processor times are read from /proc, which is Linux")
 def test_the_time_on_the_processor_is_that_of_the_process() -> None:
     assert 0 < processor_time(os.getpid()) < 10_000

@@ -1,5 +1,6 @@
 """What the check of an input costs: sizes, regular expressions, recursive schemas and numbers with the same hash."""
 
+import itertools
 import re
 import time
 from decimal import Decimal
@@ -118,11 +119,16 @@ def test_numbers_with_the_same_hash_are_rejected(value: Any) -> None:
         refuse_collisions(value)
 
 
-def test_tuples_with_the_same_hash_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    pairs = [[MODULUS * left, MODULUS * right] for left in range(1, 5) for right in range(1, 6)]
-    assert len({hash(tuple(pair)) for pair in pairs}) == 1
+def signs(length: int) -> list[list[int]]:
+    """Return all lists of -1 and -2, which have the same hash in Python."""
+    return [list(each) for each in itertools.product((-1, -2), repeat=length)]
+
+
+def test_many_lists_of_integers_with_the_same_hash_are_rejected() -> None:
+    assert len({hash(tuple(each)) for each in signs(10)}) == 1
     with pytest.raises(InvalidParamsError, match="same hash"):
-        refuse_collisions(pairs)
+        refuse_collisions(signs(10))
+    refuse_collisions(signs(9))
 
 
 @pytest.mark.parametrize(

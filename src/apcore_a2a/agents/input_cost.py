@@ -159,6 +159,13 @@ class InputCost:
         steps = sum(steps_of(each, size.longest_text) for each in self.patterns)
         return steps * texts > MAX_STEPS
 
+    def has_many_alternatives(self, value: Any) -> bool:
+        """Whether a recursive schema may need many comparisons for a value."""
+        if not self.is_recursive:
+            return False
+        size = measure(value)
+        return size.values > MAX_VALUES or size.levels > MAX_LEVELS
+
     def refuse_if_too_complex(self, value: Any) -> None:
         """Raise InvalidParamsError if a recursive schema with alternatives needs too many comparisons for a value.
 
@@ -334,6 +341,7 @@ def _end_of_class(pattern: str, position: int) -> int:
 
 MODULUS: Final = 2**61 - 1
 MAX_COLLISIONS: Final = 16  # different numbers of an input with the same hash
+MAX_TUPLES: Final = 1_000  # different lists of integers with the same hash: -1 and -2 have the same, so some are usual
 _SHORTEST: Final = 18  # characters of a number that is not its own hash
 _LONGEST: Final = 5_000  # characters of a number: Python reads 4,300 digits
 _LONGEST_UUID: Final = 45  # characters, with "urn:uuid:"
@@ -350,7 +358,7 @@ def refuse_collisions(value: Any) -> None:
         for number in _numbers_in(each):
             same = found.setdefault(hash(number), set())
             same.add(number)
-            if len(same) > MAX_COLLISIONS:
+            if len(same) > MAX_COLLISIONS and (type(number) is not tuple or len(same) > MAX_TUPLES):
                 raise refuse_inputs([_COLLISIONS])
         if type(each) is dict:
             waiting.extend(each.values())

@@ -293,7 +293,7 @@ class Modules:
         """Whether the validation of these inputs may block the event loop."""
         if is_json_schema(module.source):
             return module.cost.may_be_slow(inputs)
-        return module.cost.is_recursive or module.cost.has_slow_patterns(inputs)
+        return module.cost.has_many_alternatives(inputs) or module.cost.has_slow_patterns(inputs)
 
     async def check_slow_inputs(self, module: ModuleInfo, inputs: Any, caller: Caller) -> FailedChecks:
         """Check inputs whose validation may be slow, in a process. The validation by apcore is short after that.
@@ -304,7 +304,7 @@ class Modules:
         """
         cost = module.cost
         if not is_json_schema(module.source):  # a pydantic model, whose own validation is fast but for these two
-            cost.refuse_if_too_complex(inputs)
+            await asyncio.to_thread(cost.refuse_if_too_complex, inputs)
             if cost.has_slow_patterns(inputs):
                 await self._checker.try_patterns(cost.patterns, texts_of(inputs), caller)
             return {}

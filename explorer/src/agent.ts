@@ -12,6 +12,7 @@ export const meta = (name: string): string => document.querySelector<HTMLMetaEle
 export const ROOT = new URL(meta("a2a-root") || "../", location.origin + location.pathname).href;
 /** The address for other callers. It differs if the page reaches the agent through a proxy. */
 export const ADDRESS = meta("a2a-agent") || ROOT;
+const TRACE_URL = meta("a2a-trace-url");
 export const OPTIONS = new Set(meta("a2a-options").split(" ").filter(Boolean));
 const CARD_URL = new URL(".well-known/agent-card.json", ROOT).href;
 
@@ -49,6 +50,19 @@ export function headers(): Record<string, string> {
   const shown = credentials.value;
   if (shown?.value) found[shown.header] = PREFIXES[shown.kind] + shown.value;
   return found;
+}
+
+/** The id of a new trace, or "" if the server links to no traces. */
+export const newTrace = (): string => (TRACE_URL ? randomHex(16) : "");
+export const traceUrl = (trace: string): string => TRACE_URL.replace("{trace_id}", trace);
+
+/** The headers that make a request a part of a trace, which the server records. */
+export function traceHeaders(trace: string): Record<string, string> {
+  return trace ? { traceparent: `00-${trace}-${randomHex(8)}-01` } : {};
+}
+
+function randomHex(size: number): string {
+  return Array.from(crypto.getRandomValues(new Uint8Array(size)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
 export interface CallOptions {
@@ -130,7 +144,7 @@ export async function* stream(
   const spoken = version.value;
   const more: Record<string, string> = { Accept: "text/event-stream, application/json" };
   if (options.lastEventId) more["Last-Event-ID"] = options.lastEventId;
-  const answer = await start(rpcRequest(operation, params, { ...options, headers: more }), options.signal);
+  const answer = await start(rpcRequest(operation, params, { ...options, headers: { ...more, ...options.headers } }), options.signal);
   const type = answer.response.headers.get("content-type") ?? "";
   if (!type.startsWith("text/event-stream") || !answer.response.body) {
     const result = readResult(await readText(answer), answer.response.status);

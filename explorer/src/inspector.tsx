@@ -126,6 +126,16 @@ function RunTimeline({ run }: { run: Run }): ComponentChild {
             )}
           </dd>
         </div>
+        {run.trace && !run.isOpened && (
+          <div>
+            <dt>Trace</dt>
+            <dd>
+              <a href={agent.traceUrl(run.trace)} target="_blank" rel="noreferrer">
+                <code>{run.trace}</code>
+              </a>
+            </dd>
+          </div>
+        )}
         <div>
           <dt>State</dt>
           <dd>

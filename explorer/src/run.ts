@@ -99,6 +99,7 @@ export class Run {
   isStopping = false;
   isOpened = false; // loaded from the list, not started here
   metadata: Record<string, unknown> = {}; // of the task
+  readonly trace = agent.newTrace(); // of the requests that send or follow this message
   request: { operation: Operation; params: unknown } | null = null;
   private hasEvents = false; // whether the current stream has delivered any
   private abort = new AbortController();
@@ -201,7 +202,7 @@ export class Run {
   private async sendAndWait(params: unknown, isReply: boolean): Promise<void> {
     const version = agent.version.value;
     try {
-      const result = await agent.call("send", params, { signal: this.abort.signal });
+      const result = await agent.call("send", params, { signal: this.abort.signal, headers: agent.traceHeaders(this.trace) });
       const event = decodeEvent(version, result);
       if (event) this.fold(event);
       if (this.taskId && !isOver(this.state) && !isWaiting(this.state)) await this.poll();
@@ -255,7 +256,7 @@ export class Run {
   }
 
   private async read(operation: Operation, params: unknown): Promise<void> {
-    const options: { signal: AbortSignal; lastEventId?: string } = { signal: this.abort.signal };
+    const options: agent.CallOptions & { lastEventId?: string } = { signal: this.abort.signal, headers: agent.traceHeaders(this.trace) };
     const from = this.lastEventId;
     const isAgain = operation === "subscribe" && this.phase === "reconnecting";
     if (operation === "subscribe" && from) options.lastEventId = from;

@@ -354,10 +354,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = None
     explorer: Annotated[bool, Option("Serve the Explorer page.")] = False
     explorer_client_id: Annotated[
-        str | None,
-        Option(
-            "OAuth client that the Explorer offers for a sign-in. It must be a public one.", unset="entered by the user"
-        ),
+        str | None, Option("Public OAuth client that the Explorer offers for a sign-in.", "entered by the user")
+    ] = None
+    explorer_trace_url: Annotated[
+        str | None, Option("Address of a trace, with {trace_id}, to which the Explorer links.", "no traces")
     ] = None
     explorer_prefix: Annotated[str, Option("Path of the Explorer page.", in_python_only=True)] = "/explorer"
     metrics: Annotated[bool, Option("Serve GET /metrics.")] = False

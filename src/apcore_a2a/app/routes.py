@@ -276,6 +276,7 @@ def _public_routes(served: Served) -> dict[tuple[str, str], ASGIApp]:
             schemes=lambda: cards.card.security_schemes,
             options=("inbox",) if _has_inbox(settings) else (),
             client_id=settings.explorer_client_id or "",
+            trace_url=settings.explorer_trace_url or "",
         )
         public["GET", settings.explorer_prefix] = page
         public["GET", f"{settings.explorer_prefix}/"] = page

@@ -93,6 +93,7 @@ class ServeOptions(TypedDict, total=False):
     webhook_secret: str | None
     explorer: bool
     explorer_client_id: str | None
+    explorer_trace_url: str | None
     explorer_prefix: str
     metrics: bool
     otlp: str | None

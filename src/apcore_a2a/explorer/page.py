@@ -38,19 +38,16 @@ class BuiltPage:
         root: The agent's address relative to the page. A relative address is valid behind any proxy and mount.
         agent: The agent's real address, if the page reaches it through a proxy.
         options: Features of the server that the page may use.
-        client_id: The OAuth client that the page offers for a sign-in.
-        callback: The path to which an issuer returns the browser. That of the page if empty.
+        texts: What the page reads from its other meta elements, by their names.
     """
 
-    def __init__(
-        self, *, root: str, agent: str = "", options: tuple[str, ...] = (), client_id: str = "", callback: str = ""
-    ) -> None:
+    def __init__(self, *, root: str, agent: str = "", options: tuple[str, ...] = (), **texts: str) -> None:
         source = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
         self._script = _hash_of(source, "script")
         self._style = _hash_of(source, "style")
-        metas = {"root": root, "agent": agent, "options": " ".join(options), "client-id": client_id}
-        for name, content in {**metas, "callback": callback}.items():
-            source = _set_meta(source, f"a2a-{name}", content)
+        metas = {"root": root, "agent": agent, "options": " ".join(options), **texts}
+        for name, content in metas.items():
+            source = _set_meta(source, f"a2a-{name.replace('_', '-')}", content)
         self.body = source.encode()
 
     def headers(self, issuers: Iterable[str] = ()) -> Headers:
@@ -133,6 +130,10 @@ class ExplorerPage:
         schemes: Returns the security schemes of the agent's card.
         options: Features of the server that the page may use.
         client_id: The OAuth client that the page offers for a sign-in.
+        trace_url: The address of a trace with {trace_id}, to which the page links.
+
+    Raises:
+        ValueError: The address of a trace is not one, or does not contain {trace_id}.
     """
 
     def __init__(
@@ -142,9 +143,16 @@ class ExplorerPage:
         schemes: Callable[[], Mapping[str, Any] | None] = dict,
         options: tuple[str, ...] = (),
         client_id: str = "",
+        trace_url: str = "",
     ) -> None:
+        if trace_url and (not trace_url.startswith(("http://", "https://")) or "{trace_id}" not in trace_url):
+            raise ValueError(
+                f"explorer_trace_url must be an http or https address with {{trace_id}}, not {trace_url!r}"
+            )
         # One "../" for each level of the prefix: /tools/explorer/ is two levels below the agent.
-        self._page = BuiltPage(root="../" * prefix.count("/"), options=options, client_id=client_id)
+        self._page = BuiltPage(
+            root="../" * prefix.count("/"), options=options, client_id=client_id, trace_url=trace_url
+        )
         self._schemes = schemes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -93,7 +93,8 @@ SECTIONS: Final = {
     "Serving": "extensions_dir mcp mcp_env factory host port workers default_skill execution_timeout shutdown_timeout "
     "drain_delay keep_alive_interval grpc host_profile trusted_proxies allowed_hosts cors_origins metrics otlp",
     "Card": "name description version url card_interfaces card_signing_key",
-    "Development": "reload explorer explorer_client_id show_exceptions record_content log_level log_format",
+    "Development": "reload explorer explorer_client_id explorer_trace_url show_exceptions record_content log_level "
+    "log_format",
     "Answers": "stream_final data_as_text state_history",
     "Agents of frameworks": "show_tools allow_urls allow_tracing",
     "Storage": "store store_listen_url task_store_ttl task_store_max",

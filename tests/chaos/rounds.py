@@ -5,7 +5,8 @@ worker sends no more lines.
 
 Invariants: every event that a reader received is in the file, unchanged. Every message that was acknowledged while it
 waited in the queue is in its task, and the task's end names it. Every task has ended or waits for its user. A task that
-may be repeated is complete, unless it was tried three times. Any other task that ran has lost its worker.
+may be repeated is complete, unless it was tried three times. Any other task that ran has lost its worker. What an
+earlier turn of a task produced is kept.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ from apcore_a2a.protocol.lifecycle import TERMINAL, join_texts
 from apcore_a2a.protocol.model import Task, TaskState
 from apcore_a2a.storage.contract import Query
 from apcore_a2a.storage.sqlite.store import SQLiteStore
-from tests.chaos.worker import ACK, READY, digest
+from tests.chaos.worker import ACK, READY, TURNS, digest
 from tests.engine.driving import ALICE, chunks_of, text_of
 from tests.sources import ROOT
 
@@ -141,14 +142,17 @@ def check_task(task: Task, events: list[bytes], lives: int) -> tuple[bool, bool]
     kind, state = task.history[0].parts[0].text, task.status.state
     assert ends == ([] if state is TaskState.INPUT_REQUIRED else [len(events) - 1])
     lost = state is TaskState.FAILED and "Worker lost" in text_of(task)
-    numbers = [str(number) for number in range(SHORT if kind in ("safe", "unsafe") else 3)]
+    expected = ["".join(str(number) for number in range(SHORT if kind in ("safe", "unsafe") else 3))]
+    if kind == TURNS:
+        assert chunks_of(task)[:1] == expected, "the artifact of the first turn is lost"
+        expected.append("".join(str(number) for number in range(SHORT)))
     if lost:
-        assert kind != "safe" or lives > MAX_ATTEMPTS
+        assert kind not in ("safe", TURNS) or lives > MAX_ATTEMPTS
     else:
         assert state is (TaskState.INPUT_REQUIRED if kind == "asks" else TaskState.COMPLETED)
-        assert chunks_of(task) == ["".join(numbers)], "the chunks are not complete, in order and unique"
+        assert chunks_of(task) == expected, "the chunks are not complete, in order and unique"
         assert kind != "unsafe", "a task that may not be repeated was repeated"
-    return kind == "safe" and not lost, lost
+    return kind in ("safe", TURNS) and not lost, lost
 
 
 def run_round(path: Path, dice: random.Random, *, tasks: int) -> Outcome:

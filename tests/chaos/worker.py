@@ -24,11 +24,16 @@ from tests.fakes import ASKS, COMPLETED, chunk
 READY = "ready\n"
 ACK = "ack"
 TEN_YEARS = 10 * 365 * 86_400.0
-KINDS = ("safe", "unsafe", "safe", "unsafe", "safe", "unsafe", "asks", "short")
+KINDS = ("safe", "unsafe", "turns", "unsafe", "safe", "unsafe", "asks", "short")
+TURNS = "turns"  # a task whose first turn has ended with a question, and whose second one runs
+AGAIN = "again"  # the message of the second turn
 
 
 class Patient:
-    """An agent that counts to `chunks`. Its tasks "asks" wait for their user, its tasks "short" end soon."""
+    """An agent that counts to `chunks`. Its tasks "asks" wait for their user, its tasks "short" end soon.
+
+    The tasks "turns" ask after a first turn. Their second turn counts, into an artifact of its own.
+    """
 
     may_reply = False
 
@@ -41,16 +46,17 @@ class Patient:
         self.pool = object()
 
     async def admit(self, call: Call) -> Admission:
-        return Admission(retry_safe=call.message.parts[0].text == "safe")
+        return Admission(retry_safe=call.message.parts[0].text in ("safe", TURNS, AGAIN))
 
     async def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
         kind = call.message.parts[0].text
         if self.pool is None:
             raise RuntimeError("run before the start-up hooks")
-        for number in range(self.chunks if kind in ("safe", "unsafe") else 3):
-            yield chunk(str(number), append=True)
+        artifact = "second" if kind == AGAIN else "out"
+        for number in range(self.chunks if kind in ("safe", "unsafe", AGAIN) else 3):
+            yield chunk(str(number), append=True, artifact_id=artifact)
             await asyncio.sleep(0.001)
-        yield ASKS if kind == "asks" else COMPLETED
+        yield ASKS if kind in ("asks", TURNS) else COMPLETED
 
 
 def digest(body: bytes) -> str:
@@ -58,7 +64,7 @@ def digest(body: bytes) -> str:
 
 
 async def print_events(watcher: Watcher) -> None:
-    printed = 0
+    printed = int(watcher.entries[0].seq > 1)  # the stream of a later turn begins with a snapshot, which is no event
     while await watcher.read():
         news = watcher.entries[printed:]
         printed = len(watcher.entries)
@@ -77,6 +83,14 @@ async def send_more(user: User, task_id: str) -> None:
     os.write(1, f"{task_id} {ACK} {message_id}\n".encode())
 
 
+async def begin(user: User, kind: str) -> Watcher:
+    """Begin a task of this kind, and return a reader of its running turn."""
+    if kind != TURNS:
+        return await user.stream(kind)
+    first = await user.send(kind)
+    return await user.stream(AGAIN, task_id=first.id, message_id=f"again-{first.id}")
+
+
 class WallClock:
     def __init__(self) -> None:
         self.ahead = 0.0
@@ -93,7 +107,7 @@ async def live(path: str, tasks: int, chunks: int) -> None:
     await app.open()
     alice = User(app.engine)
     async with asyncio.TaskGroup() as group:
-        begun = [group.create_task(alice.stream(KINDS[number % len(KINDS)])) for number in range(tasks)]
+        begun = [group.create_task(begin(alice, KINDS[number % len(KINDS)])) for number in range(tasks)]
         for number, each in enumerate(begun):
             watcher = await each
             await watcher.read()  # the task itself

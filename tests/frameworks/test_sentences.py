@@ -2,7 +2,7 @@
 
 import pytest
 
-from apcore_a2a import ContentTypeNotSupportedError, Part
+from apcore_a2a import ContentTypeNotSupportedError, Part, __version__
 from apcore_a2a.protocol.questions import to_answers
 from tests.frameworks.agents.script import DESCRIPTION, NAME, SECRET, WORDS
 from tests.frameworks.conftest import Framework, begin_slowly, file_part, say, until
@@ -16,6 +16,7 @@ async def test_the_card_has_the_agent_as_its_only_skill(framework: Framework) ->
     assert card.name == NAME
     assert card.description in (DESCRIPTION, f"The agent {NAME}")  # some versions have no description
     assert [skill.id for skill in card.skills] == [NAME]
+    assert card.version == __version__  # not that of the framework
 
 
 async def test_text_is_streamed_in_pieces(framework: Framework) -> None:

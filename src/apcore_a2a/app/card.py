@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from apcore_a2a import __version__
 from apcore_a2a.agent import About, Agent, Caller
+from apcore_a2a.agents.frameworks.recognition import framework_of
 from apcore_a2a.agents.functions.agent import SkillAgent
 from apcore_a2a.agents.functions.signature import docstring_of, name_of
 from apcore_a2a.agents.functions.skill import FunctionSkill, to_card_skill, to_params
@@ -145,6 +146,9 @@ def _project_version(target: object) -> str:
         target = target[0]
     elif isinstance(target, dict) and target:
         target = next(iter(target.values()))
+    framework = framework_of(target)
+    if framework is not None and framework.defines(type(target)):
+        return __version__  # the framework's version says nothing about the agent
     module = str(getattr(target, "__module__", None) or getattr(target, "__name__", ""))  # a module has no `__module__`
     package = module.partition(".")[0]
     version = getattr(sys.modules.get(package), "__version__", None)

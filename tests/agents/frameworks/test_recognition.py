@@ -45,6 +45,13 @@ def test_a_class_of_the_application_is_recognized_by_its_base() -> None:
     assert framework.title == "pydantic-ai"
 
 
+def test_a_framework_knows_its_own_classes() -> None:
+    framework = framework_of(Derived())
+    assert framework is not None
+    assert framework.defines(PydanticAgent)
+    assert not framework.defines(Derived)
+
+
 @pytest.mark.parametrize("thing", [str.upper, len, [], "text", object(), Derived])
 def test_other_objects_are_not_recognized(thing: Any) -> None:
     assert framework_of(thing) is None

@@ -12,7 +12,6 @@ from google.adk.agents.base_agent import BaseAgent
 from google.adk.agents.run_config import RunConfig, StreamingMode, ToolThreadPoolConfig
 from google.adk.apps.app import App
 from google.adk.artifacts.in_memory_artifact_service import InMemoryArtifactService
-from google.adk.auth.credential_service.in_memory_credential_service import InMemoryCredentialService
 from google.adk.runners import Runner
 from google.adk.sessions.base_session_service import BaseSessionService, ListSessionsResponse
 from google.adk.sessions.session import Session
@@ -116,11 +115,7 @@ class GoogleAdapter:
     def _runner(self, sessions: BaseSessionService) -> Runner:
         if isinstance(self._served, Runner):
             return self._served
-        services: dict[str, Any] = {
-            "session_service": sessions,
-            "artifact_service": InMemoryArtifactService(),
-            "credential_service": InMemoryCredentialService(),
-        }
+        services: dict[str, Any] = {"session_service": sessions, "artifact_service": InMemoryArtifactService()}
         if isinstance(self._served, App):
             return Runner(app=self._served, **services)
         if isinstance(self._served, BaseAgent):

@@ -71,6 +71,10 @@ class Framework(Struct, frozen=True, kw_only=True):
         is_inside = f"{kind.__module__}.".startswith(f"{self.module}.")
         return is_inside and kind.__name__ == self.class_name
 
+    def defines(self, kind: type) -> bool:
+        """Return whether a class is one of the framework, and not derived from it by the application."""
+        return kind.__module__.partition(".")[0] == self.module.partition(".")[0]
+
 
 # An agent is a node in versions from 2 on. A Workflow is a node, too.
 GOOGLE_CLASSES: Final = ("BaseAgent", "BaseNode", "App", "Runner")

@@ -10,7 +10,7 @@ import pytest
 
 from apcore_a2a import InMemoryTaskStore, JWTAuthenticator, async_serve, create_site
 from apcore_a2a.errors import StoreUnavailableError
-from apcore_a2a.http.health import NO_ANSWER, STORE_TIMEOUT, Activity, HealthEndpoint, PingEndpoint
+from apcore_a2a.http.health import CHECK_INTERVAL, NO_ANSWER, STORE_TIMEOUT, Activity, HealthEndpoint, PingEndpoint
 from tests.app.test_app import browsing
 from tests.auth.tokens import SECRET
 from tests.engine.driving import User, until
@@ -37,10 +37,12 @@ class Counted(InMemoryTaskStore):
 
 
 @asynccontextmanager
-async def health_client(store: InMemoryTaskStore, **timing: float) -> AsyncIterator[httpx.AsyncClient]:
+async def health_client(
+    store: InMemoryTaskStore, *, check_interval: float = CHECK_INTERVAL
+) -> AsyncIterator[httpx.AsyncClient]:
     """Serve only the health of an engine with this store."""
     async with engine_of(ScriptedAgent(), store) as engine:
-        endpoint = HealthEndpoint(engine, lambda: 0, **timing)
+        endpoint = HealthEndpoint(engine, lambda: 0, check_interval=check_interval)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(endpoint), base_url="http://localhost") as client:
             yield client
 

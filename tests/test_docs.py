@@ -103,6 +103,25 @@ def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
     assert [target for target in local if not (page.parent / target).exists()] == []
 
 
+def headings_of(page: str) -> list[str]:
+    """Return the anchors of the headings of a page, as GitHub and the site form them."""
+    titles = re.findall(r"^#+ (.+)$", FENCE.sub("", page), re.MULTILINE)
+    plain = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).lower() for title in titles]
+    return [re.sub(r"[^\w\- ]", "", title).strip().replace(" ", "-") for title in plain]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_headings_of_a_page_differ_and_links_to_headings_lead_to_one(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    anchors = headings_of(text)
+    assert len(anchors) == len(set(anchors))
+    links = re.findall(r"\]\(([^)#\s]*\.md)?#([^)\s]+)\)", FENCE.sub("", text))
+    pages = {
+        name: headings_of((page.parent / name).read_text(encoding="utf-8")) if name else anchors for name, _ in links
+    }
+    assert [f"{name}#{anchor}" for name, anchor in links if anchor not in pages[name]] == []
+
+
 def test_every_picture_is_shown_on_a_page() -> None:
     pages = "".join(page.read_text(encoding="utf-8") for page in PAGES)
     pictures = [path.name for path in (ROOT / "docs").rglob("*") if path.suffix in (".png", ".svg")]

@@ -106,3 +106,11 @@ def test_the_source_archive_builds_the_same_wheel(tmp_path: Path) -> None:
     (first,) = (tmp_path / "first").glob("*.whl")
     (second,) = (tmp_path / "second").glob("*.whl")
     assert first.read_bytes() == second.read_bytes()
+
+
+def test_the_changelog_says_what_a_user_of_the_first_release_needs() -> None:
+    unreleased = (
+        (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").partition("## [Unreleased]")[2].partition("\n## [")[0]
+    )
+    assert len(unreleased.splitlines()) <= 110
+    assert re.findall(r"^### (.+)$", unreleased, re.MULTILINE) == ["Added"]  # nothing was released that could change

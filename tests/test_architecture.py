@@ -112,7 +112,7 @@ RULES: Final = {
     "storage.postgres": may("storage storage.contract protocol protocol.v1 errors", "asyncpg msgspec"),
     "client": may(
         "protocol protocol.v1 protocol.v03 protocol.dialect protocol.mixed protocol.card_forms protocol.grpc errors "
-        "agents.schema ids_and_time clean_text trace_context telemetry.client",
+        "agents.schema ids_and_time clean_text trace_context telemetry.spans",
         "aiohttp h2 httpx joserfc msgspec",
     ),
     # Posting to webhooks; the signatures are for their receivers, too.
@@ -131,9 +131,8 @@ RULES: Final = {
     "telemetry.instruments": may("telemetry.names http", "opentelemetry"),
     "telemetry.export": may("telemetry.names telemetry.instruments telemetry.tree http", "opentelemetry"),
     "telemetry.spans": may("telemetry.names errors trace_context", "opentelemetry"),
-    "telemetry.client": may("telemetry.names telemetry.spans errors trace_context", ""),
     "telemetry.tracing": may(
-        "telemetry.names telemetry.spans telemetry.client engine agent protocol errors trace_context",
+        "telemetry.names telemetry.spans engine agent protocol errors trace_context",
         "msgspec opentelemetry",
     ),
     # Remote agents as modules: the client on one side, apcore on the other.

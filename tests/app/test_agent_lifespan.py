@@ -19,7 +19,7 @@ from apcore_a2a import (
     JWTAuthenticator,
     async_serve,
 )
-from apcore_a2a.app import agent_lifespan
+from apcore_a2a.app import application
 from apcore_a2a.errors import A2AError, AgentError
 from apcore_a2a.protocol.model import StatusUpdate, Task, TaskState, TaskStatus
 from tests.auth.tokens import SECRET, bearer
@@ -115,7 +115,7 @@ async def test_an_agent_that_does_not_close_does_not_stop_the_shutdown(
             yield
             await asyncio.Event().wait()
 
-    monkeypatch.setattr(agent_lifespan, "CLOSE_TIME", 0.01)
+    monkeypatch.setattr(application, "CLOSE_TIME", 0.01)
     app = await async_serve(Stuck())
     await app.open()
     with caplog.at_level(logging.WARNING):

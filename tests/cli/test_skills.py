@@ -9,8 +9,8 @@ import pytest
 from apcore_a2a.agents.apcore.agent import ModuleAgent
 from apcore_a2a.agents.apcore.executor import open_modules
 from apcore_a2a.app.serve import build
+from apcore_a2a.cli.completion import MAX_AGENTS, cache_file, complete_skill, read_known, remember_skills
 from apcore_a2a.cli.send import send
-from apcore_a2a.cli.skills import MAX_AGENTS, cache_file, complete_skill, read_known, remember_skills
 from apcore_a2a.protocol.card import AgentCapabilities, AgentCard, AgentSkill
 from tests.cli.conftest import Terminal, hosted
 from tests.modules import Add, registry

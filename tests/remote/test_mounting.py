@@ -10,8 +10,8 @@ from apcore_a2a.client.skills import sanitize_schema
 from apcore_a2a.errors import A2AConnectionError
 from apcore_a2a.protocol.card import AgentCard, AgentInterface, AgentSkill
 from apcore_a2a.protocol.model import TaskState
+from apcore_a2a.remote.module import name_modules, to_module_id
 from apcore_a2a.remote.mount import RemoteAgent, mount_remote
-from apcore_a2a.remote.skills import name_modules, to_module_id
 from tests.cli.conftest import EVIL
 from tests.fakes import WORKING, Gate, ScriptedAgent, chunk
 from tests.remote.conftest import (

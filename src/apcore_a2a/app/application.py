@@ -7,10 +7,10 @@ interrupted tasks. It closes in the reverse order.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,7 +19,6 @@ from starlette.types import Message, Receive, Scope, Send
 
 from apcore_a2a.agent import Agent, Caller
 from apcore_a2a.app.access import AuditedOperations, AuditedTasks, Observers
-from apcore_a2a.app.agent_lifespan import AgentLifespan, Lifespan
 from apcore_a2a.app.routes import ANONYMOUS_DIVISOR, Served, pipeline
 from apcore_a2a.app.stores import why_not_open
 from apcore_a2a.auth.audit import AuditLog
@@ -48,6 +47,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Hook = Callable[[], Awaitable[None] | None]
+Lifespan = Callable[[], AbstractAsyncContextManager[object]]
+CLOSE_TIME: Final = 10.0  # seconds for the agent to close
 
 
 class Parts(Struct, kw_only=True):
@@ -436,3 +437,50 @@ def _webhook_posting(settings: Settings, tracing: Tracing | None) -> Posting | N
     if tracing is not None:
         sender = TracedSender(sender, tracing)
     return Posting(sender=sender, formats=FORMATS)
+
+
+class AgentLifespan:
+    """Opens and closes an agent that has a `lifespan`.
+
+    Invariant: one asyncio task enters and leaves the context manager, because those of other libraries (anyio) require
+    it. An application may be opened by its first request, and closed by its server.
+    """
+
+    def __init__(self, begin: Lifespan) -> None:
+        self._begin = begin
+        self._stop = asyncio.Event()
+        self._is_open = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Enter the lifespan. Raises what the agent raises."""
+        self._task = asyncio.create_task(self._run(), name="agent lifespan")
+        opened = asyncio.create_task(self._is_open.wait())
+        try:
+            await asyncio.wait({self._task, opened}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self._task.cancel()
+            raise
+        finally:
+            opened.cancel()
+        if self._task.done():
+            self._task.result()
+
+    async def close(self) -> None:
+        """Leave the lifespan, if it was entered. An agent that does not close in time is cancelled."""
+        task = self._task
+        if task is None or task.done():
+            return
+        self._stop.set()
+        await asyncio.wait({task}, timeout=CLOSE_TIME)
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task}, timeout=CLOSE_TIME)
+            logger.warning("agent did not close in time")
+        elif not task.cancelled() and task.exception() is not None:
+            logger.error("agent did not close", exc_info=task.exception())
+
+    async def _run(self) -> None:
+        async with self._begin():
+            self._is_open.set()
+            await self._stop.wait()

@@ -16,11 +16,11 @@ from msgspec import UNSET, Struct
 from apcore_a2a.clean_text import clean_line
 from apcore_a2a.cli import failures, options, questions, rendering, schemas
 from apcore_a2a.cli.answers import AnswerPrinter
+from apcore_a2a.cli.completion import cache_file, complete_skill, remember_skills
 from apcore_a2a.cli.connection import open_preferred_client, report_failures
 from apcore_a2a.cli.options import NOT_JSON, CommonOptions
 from apcore_a2a.cli.output import save_artifacts
 from apcore_a2a.cli.send import file_part
-from apcore_a2a.cli.skills import cache_file, complete_skill, is_about_skill, remember_skills, skill_hint
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.options import SendOptions
 from apcore_a2a.errors import A2AError, MethodNotFoundError, UnsupportedOperationError
@@ -270,8 +270,8 @@ class ChatSession:
             self._failed = True
             failure = failures.explain(error, with_credentials=self._common.has_credentials)
             failures.report(failure, json=False)
-            if is_about_skill(error):
-                hint = skill_hint(error, await self._client.agent_card)
+            if failures.is_about_skill(error):
+                hint = failures.skill_hint(error, await self._client.agent_card)
                 click.echo(f"Hint: {hint.replace('--skill', '/skill')}", err=True)
 
     # ---- a turn -----------------------------------------------------------------------------------------------------

@@ -19,9 +19,9 @@ from msgspec.structs import replace
 
 from apcore_a2a.clean_text import clean_line
 from apcore_a2a.cli import failures
+from apcore_a2a.cli.completion import remember_skills
 from apcore_a2a.cli.options import NOT_JSON, CommonOptions
 from apcore_a2a.cli.rendering import indent
-from apcore_a2a.cli.skills import is_about_skill, remember_skills, skill_hint
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.auth import Auth, BearerAuth, CardAuth, origin
 from apcore_a2a.client.channel import call_deadline, open_http2_transport, open_transport
@@ -290,9 +290,9 @@ def run_with_client(
             try:
                 return await work(client)
             except A2AError as error:
-                if not is_about_skill(error):
+                if not failures.is_about_skill(error):
                     raise
-                hint = skill_hint(error, await client.agent_card)
+                hint = failures.skill_hint(error, await client.agent_card)
                 failure = failures.explain(error, with_credentials=common.has_credentials)
                 return failures.report(replace(failure, hint=hint), json=common.json)
 

@@ -5,6 +5,7 @@ of the a2a-cli specification, except that an overloaded agent is reported under 
 """
 
 import os
+import re
 import traceback
 from collections.abc import Sequence
 from itertools import pairwise
@@ -34,6 +35,7 @@ from apcore_a2a.errors import (
     VersionNotSupportedError,
     wire,
 )
+from apcore_a2a.protocol.card import AgentCard, advise
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -78,6 +80,7 @@ _FLAGS_FOR_ARGUMENTS: Final = (
 )
 # Errors of the protocol are reported by their A2A names, which are mostly those of our classes.
 _A2A_NAMES: Final = {ParseError: "JSONParseError", A2AError: "InternalError", AgentError: "InternalError"}
+_SKILL_NOT_FOUND: Final = re.compile(r"skill not found: (\S+)", re.IGNORECASE)
 
 
 class Failure(Struct, frozen=True, rename="camel"):
@@ -166,6 +169,21 @@ def _no_card(error: A2ADiscoveryError, text: str, with_credentials: bool) -> Fai
         hint = "Is this the agent's address? The address of its card works too"
         return Failure(CARD_NOT_FOUND, text, hint=hint)
     return Failure(CARD_INVALID, text)
+
+
+def is_about_skill(error: A2AError) -> bool:
+    """Return whether an agent of any implementation reports a missing or unknown skill."""
+    text = error.message.lower()
+    return "skillid" in text or "skill not found" in text
+
+
+def skill_hint(error: A2AError, card: AgentCard) -> str:
+    """Return the hint that names matching skills."""
+    asked = _SKILL_NOT_FOUND.search(error.message)
+    advice = advise([clean_line(skill.id) for skill in card.skills], asked[1] if asked else "")
+    if not advice:
+        return "Choose a skill with --skill"
+    return f"Choose a skill with --skill: {advice}"
 
 
 def report(failure: Failure, *, json: bool) -> int:

@@ -19,11 +19,11 @@ from msgspec.structs import replace
 from apcore_a2a.clean_text import clean_line
 from apcore_a2a.cli import options as options_module
 from apcore_a2a.cli import output, schemas
+from apcore_a2a.cli.completion import complete_skill
 from apcore_a2a.cli.connection import run_with_client
 from apcore_a2a.cli.options import NOT_JSON, CommonOptions, combine
 from apcore_a2a.cli.questions import read_named_answers
 from apcore_a2a.cli.schemas import read_file
-from apcore_a2a.cli.skills import complete_skill
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.options import SendOptions
 from apcore_a2a.errors import MethodNotFoundError, UnsupportedOperationError

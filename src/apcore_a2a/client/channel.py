@@ -327,7 +327,7 @@ async def span_of(operation: Operation, url: str) -> AsyncIterator[RequestSpan]:
     if "opentelemetry.trace" not in sys.modules:
         yield _NO_SPAN
         return
-    from apcore_a2a.telemetry.client import begin_call
+    from apcore_a2a.telemetry.spans import begin_call
 
     span = begin_call(operation.value, url)
     if span is None:

@@ -1,28 +1,35 @@
-"""A skill of a remote agent as an apcore module.
+"""A skill of a remote agent as an apcore module: its id, its schemas, and its calls.
 
 Invariant: a remote task does not outlive the local run that started it. If that run ends early, it cancels the task.
 """
 
 import asyncio
+import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
+from functools import cache
 from typing import Any, Final, Protocol
 
 import apcore
 from msgspec import UNSET
+from pydantic import BaseModel, ConfigDict
 
 from apcore_a2a.agents.apcore.call import DEADLINE, copy_output, output_parts
+from apcore_a2a.agents.schema import Schema
 from apcore_a2a.clean_text import clean_text
 from apcore_a2a.client.calls import CANCEL_WAIT, RemoteCall
 from apcore_a2a.client.options import AuthLike, SendOptions
-from apcore_a2a.client.skills import RemoteSkill, clean
+from apcore_a2a.client.skills import FREE_FORM, RemoteSkill, clean, read_skills
 from apcore_a2a.errors import AgentError
+from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.model import ArtifactUpdate, Event, Message, Part, Task, TaskState
-from apcore_a2a.remote.skills import for_apcore
 
 MAX_REASON: Final = 500  # maximum length of a remote task's final text, in characters
 MAX_NAME: Final = 100
+MAX_ID: Final = 128  # the limit of apcore 0.6.0
+# Reserved words: in apcore 0.6.0 for every part of an id, in the newest version for the first part.
+RESERVED: Final = frozenset({"system", "internal", "core", "apcore", "plugin", "schema", "acl"})
 TOKEN_POLL: Final = 0.05  # polling interval in seconds: apcore's token has no callback
 Delegate = Callable[[Any], "AuthLike | Awaitable[AuthLike | None] | None"]
 """Returns the credentials for the remote agent, given apcore's Context of a local run."""
@@ -199,3 +206,73 @@ async def _unless_cancelled(step: Awaitable[Event | None], token: Any) -> Event 
             # The generator can be closed, which cancels the remote task, only when this step has ended.
             waiting.cancel()
             await asyncio.wait({waiting}, timeout=CANCEL_WAIT)
+
+
+# ---- ids and schemas -------------------------------------------------------------------------------------------------
+
+
+def name_modules(card: AgentCard, prefix: str) -> Iterator[RemoteSkill]:
+    """Yield the skills of a card. Their local names are the ids of their modules."""
+    return read_skills(card, lambda skill_id: to_module_id(prefix, skill_id))
+
+
+def to_module_id(prefix: str, skill_id: str) -> str:
+    """Return an id that apcore accepts, as similar to the skill's id as possible."""
+    segments: list[str] = []
+    for part in re.split(r"[./:]+", skill_id.lower()[:MAX_ID]):
+        if not part:
+            continue
+        segment = re.sub(r"[^a-z0-9_]+", "_", part)
+        if not segment[0].isalpha() or segment in RESERVED:
+            segment = f"s_{segment}"
+        segments.append(segment)
+    if not segments:  # for example an id of dots
+        segments.append("skill")
+    if prefix:
+        segments.insert(0, prefix)
+    module_id = ".".join(segments)
+    return module_id[: MAX_ID - 4].rstrip("._")  # room for the number that makes it unique
+
+
+def for_apcore(schema: Schema, *, checked: bool) -> Any:  # Any: a dict, or a class
+    """Return the schema in the form that the installed apcore takes. `checked`: whether it validates values."""
+    if checked and takes_dicts():
+        return schema
+    return _make_model(schema)
+
+
+def _make_model(schema: Schema) -> type[BaseModel]:
+    class RemoteSchema(BaseModel):
+        """Accepts any value, and publishes the remote schema. The remote agent validates."""
+
+        model_config = ConfigDict(extra="allow")
+
+        @classmethod
+        def model_json_schema(cls, *args: Any, **options: Any) -> dict[str, Any]:
+            return schema
+
+    return RemoteSchema
+
+
+@cache
+def takes_dicts() -> bool:
+    """Return whether the installed apcore accepts dicts as schemas of modules. 0.6.0 does not."""
+
+    # Detected by trying, because apcore does not document from which version on it does.
+    class Probe:
+        description = "probe"
+        input_schema = output_schema = FREE_FORM
+
+        def execute(self, inputs: dict[str, Any], context: Any) -> dict[str, Any]:
+            return {}
+
+    registry = apcore.Registry()
+    registry.register("probe", Probe())
+    executor = apcore.Executor(registry)
+    try:
+        return registry.get_definition("probe") is not None and executor.validate("probe", {}).valid
+    except AttributeError:
+        return False
+    finally:
+        if hasattr(executor, "close"):  # newer versions keep an event loop
+            executor.close()

@@ -21,8 +21,7 @@ from apcore_a2a.client.sync import LoopThread, Steps
 from apcore_a2a.errors import A2AError, AgentError, InvalidParamsError, OverloadedError, UnauthenticatedError
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.model import Event
-from apcore_a2a.remote.module import Delegate, RemoteModule, StreamingRemoteModule
-from apcore_a2a.remote.skills import name_modules, to_module_id
+from apcore_a2a.remote.module import Delegate, RemoteModule, StreamingRemoteModule, name_modules, to_module_id
 
 logger = logging.getLogger(__name__)
 

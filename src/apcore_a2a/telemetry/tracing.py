@@ -152,7 +152,7 @@ class Tracing(Observer):
         """Begin the span of a run, and continue its trace in what the agent does. Called in the task of the run."""
         if self._spans is None:
             return
-        from apcore_a2a.telemetry.client import use_spans
+        from apcore_a2a.telemetry.spans import use_spans
 
         use_spans(self._spans)
         if not self._spans.is_recorded_here(call.headers):

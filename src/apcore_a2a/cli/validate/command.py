@@ -13,10 +13,10 @@ import msgspec
 from msgspec.structs import replace
 
 from apcore_a2a.cli import options, output, rendering
+from apcore_a2a.cli.completion import complete_skill
 from apcore_a2a.cli.connection import RecordingTransport, open_recorded_client, run_to_exit_code
 from apcore_a2a.cli.failures import EXIT_FAILED, Failure, explain
 from apcore_a2a.cli.options import CommonOptions
-from apcore_a2a.cli.skills import complete_skill
 from apcore_a2a.cli.validate.card_checks import Finding, Result, Rule, check_card, check_signature
 from apcore_a2a.cli.validate.probes import ProbeMessage, converse, probe
 from apcore_a2a.client import A2AClient

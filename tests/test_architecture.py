@@ -65,7 +65,7 @@ RULES: Final = {
         "agents.frameworks agents agent protocol errors", "agent_framework msgspec"
     ),
     "agents.frameworks.langgraph": may(
-        "agents.schema agents.frameworks agents agent protocol errors", "langchain_core langgraph"
+        "agents.schema agents.frameworks agents agent protocol errors", "langchain_core langgraph msgspec"
     ),
     "agents.frameworks.openai_agents": may("agents.frameworks agents agent protocol errors", "agents"),
     "agents.frameworks.google_adk": may(

@@ -104,7 +104,7 @@ class PartChecker(Protocol):
     """An adapter that cannot give each message to its agent."""
 
     def check_parts(self, parts: Sequence[Part]) -> None:
-        """Raise ContentTypeNotSupportedError for a message that the agent cannot read."""
+        """Raise ContentTypeNotSupportedError or InvalidParamsError for a message that the agent cannot read."""
         ...
 
 

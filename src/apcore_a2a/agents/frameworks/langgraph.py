@@ -20,10 +20,12 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.errors import GraphRecursionError
 from langgraph.types import Command
+from msgspec import to_builtins
 
 from apcore_a2a.agent import About, ModelUsage, ToolCalled, ToolDone
 from apcore_a2a.agents.content import agent_message
 from apcore_a2a.agents.frameworks.framework_agent import AgentTurn, Asked, Kept, StateUnreadable, data_as_text
+from apcore_a2a.agents.inputs import IntegerSchema
 from apcore_a2a.agents.questions import Answer, approval
 from apcore_a2a.agents.schema import inline
 from apcore_a2a.agents.skills import FILE
@@ -36,6 +38,7 @@ MODES: Final = ["messages", "updates", "custom", "values"]
 MESSAGES: Final = "messages"
 UNNAMED: Final = "LangGraph"  # the name of a graph without a name
 TOOLS: Final = "tools"  # the node of LangChain's agents that runs tools
+TYPES: Final = {str: "string", int: "integer"}
 DECISIONS: Final = frozenset({"approve", "edit", "reject", "respond"})  # of LangChain's HumanInTheLoopMiddleware
 
 
@@ -49,7 +52,11 @@ class GraphAdapter:
         self._keeps_threads = bool(graph.checkpointer)
         schema = _input_schema(graph)
         self._input_type = schema.get("type", "object")
-        self._input = schema.get("properties", {})
+        self._integers = IntegerSchema(schema)
+        self._fields: dict[str, Any] = dict(schema.get("properties", {}))
+        """The fields of the state that data may set, with their schemas."""
+        # A client that sets the messages would write those of the system and of the tools, and files by URL.
+        self._has_messages = self._fields.pop(MESSAGES, None) is not None
         name = graph.get_name()
         self.about = About(name="" if name == UNNAMED else name)
 
@@ -110,7 +117,7 @@ class GraphAdapter:
         if values.get("structured_response") is not None:
             yield values["structured_response"]
             return
-        if MESSAGES in self._input:
+        if self._has_messages:
             return
         keys = self._graph.output_channels
         if isinstance(keys, str):
@@ -118,38 +125,45 @@ class GraphAdapter:
         else:
             yield {key: values[key] for key in keys if key in values}
 
+    def check_parts(self, parts: Sequence[Part]) -> None:
+        if not self._has_messages:
+            self._to_input(parts)
+
     def _to_input(self, parts: Sequence[Part]) -> Any:
         """Return the input of the graph: its fields from data, text and files as a message or as its only text."""
         if self._input_type != "object":
-            return _only_value(parts)
+            return self._integers.restore(_only_value(parts))
         state: dict[str, Any] = {}
         rest: list[Part] = []
         for part in parts:
-            if isinstance(part.data, dict) and part.data.keys() <= self._input.keys():
-                state.update(part.data)
+            if isinstance(part.data, dict) and part.data.keys() <= self._fields.keys():
+                state.update(to_builtins(part.data))  # a copy, because nodes may change their state
             else:
                 rest.append(part)
+        state = self._integers.restore(state)
         if not rest:
             return state
-        if MESSAGES in self._input:
+        if self._has_messages:
             content = [_to_content(part) for part in rest]
             is_text = len(content) == 1 and content[0]["type"] == "text"
-            message = HumanMessage(content[0]["text"] if is_text else content)
-            return {**state, MESSAGES: [*state.get(MESSAGES, ()), message]}
-        texts = [name for name, schema in self._input.items() if schema.get("type") == "string" and name not in state]
+            return {**state, MESSAGES: [HumanMessage(content[0]["text"] if is_text else content)]}
+        texts = [name for name, schema in self._fields.items() if schema.get("type") == "string" and name not in state]
         if len(texts) != 1 or not all(isinstance(part.text, str) for part in rest):
-            raise InvalidParamsError(f"Send a data part with {', '.join(self._input)}")
+            raise InvalidParamsError(f"Send a data part with {', '.join(self._fields)}")
         return {**state, texts[0]: "\n".join(str(part.text) for part in rest)}
 
 
 def _input_schema(graph: Any) -> Any:
-    """Return the JSON Schema of the input. If a type of the application has none, only the names of its fields."""
+    """Return the JSON Schema of the input. If a type of the application has none, the names and types of its fields."""
     try:
         return graph.get_input_jsonschema()
     except Exception:  # it depends on types of the application. Those of `typing.TypedDict` have none before 3.12
         state = getattr(getattr(graph, "builder", None), "input_schema", None)
     fields = get_type_hints(state) if isinstance(state, type) else {}
-    return {"properties": {name: {"type": "string"} if hint is str else {} for name, hint in fields.items()}}
+    properties: dict[str, Any] = {}
+    for name, hint in fields.items():
+        properties[name] = {"type": TYPES[hint]} if hint in TYPES else {}
+    return {"properties": properties}
 
 
 # ---- what the graph says --------------------------------------------------------------------------------------------
@@ -328,7 +342,7 @@ def _decision(action: dict[str, Any], answer: Answer) -> dict[str, Any]:
 def _only_value(parts: Sequence[Part]) -> Any:
     for part in parts:
         if not part.is_file and not isinstance(part.text, str):
-            return part.data
+            return to_builtins(part.data)
     return "\n".join(str(part.text) for part in parts if isinstance(part.text, str))
 
 

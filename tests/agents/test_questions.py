@@ -175,3 +175,13 @@ def test_words_are_not_assigned_to_one_of_two_values() -> None:
 def test_a_file_answers_a_question() -> None:
     read = read_reply(reply(Part(raw=b"1", filename="a.txt")), [CITY])
     assert read.answers["city"].value == {"raw": "MQ==", "filename": "a.txt"}
+
+
+def test_integers_of_changed_arguments_stay_integers() -> None:
+    """Official clients send all numbers as floats."""
+    given = {"amount": 5, "rate": 0.5, "seats": [1, 2], "to": {"year": 1815}}
+    question = approval("1", "pay", given, editable=True)
+    changed = {"amount": 3.0, "rate": 2.0, "seats": [4.0, 5.5, 6.0], "to": {"year": 2.0**60}, "new": 1.0}
+    read = read_reply(reply(to_answers({"1": {"approved": True, "arguments": changed}})), [question])
+    expected = {"amount": 3, "rate": 2.0, "seats": [4, 5.5, 6], "to": {"year": 2.0**60}, "new": 1.0}
+    assert repr(read.answers["1"].arguments) == repr(expected)

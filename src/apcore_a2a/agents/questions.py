@@ -12,7 +12,7 @@ from msgspec import UNSET, Struct, json, to_builtins
 from msgspec.structs import replace
 
 from apcore_a2a.agents.content import agent_message, ask_questions, call_in_words
-from apcore_a2a.agents.inputs import IntegerSchema
+from apcore_a2a.agents.inputs import EXACT, IntegerSchema
 from apcore_a2a.agents.schema import Schema, inline
 from apcore_a2a.agents.schema_check import find_violations
 from apcore_a2a.errors import A2AError
@@ -200,7 +200,18 @@ def _check_arguments(decision: Answer, question: Question) -> tuple[Answer | Non
         return decision, ""
     if not question.editable or not isinstance(decision.arguments, dict):
         return None, f"The arguments of {question.tool} cannot be changed."
-    return decision, ""
+    return replace(decision, arguments=_restore_integers(decision.arguments, question.arguments)), ""
+
+
+def _restore_integers(given: Any, original: Any) -> Any:
+    """Return changed arguments with an integer where the original has one. Official clients send floats."""
+    if isinstance(given, float) and type(original) is int:
+        return int(given) if given.is_integer() and abs(given) <= EXACT else given
+    if isinstance(given, dict) and isinstance(original, dict):
+        return {name: _restore_integers(value, original.get(name)) for name, value in given.items()}
+    if isinstance(given, list) and isinstance(original, list) and original:
+        return [_restore_integers(value, original[0]) for value in given]
+    return given
 
 
 def _from_words(text: str, schema: Schema) -> Any:

@@ -287,7 +287,7 @@ class Remember(Struct, frozen=True):
 
 
 # ---- what agents say ------------------------------------------------------------------------------------------------
-# A function yields these beside texts and values, and the adapters of frameworks say everything with them. An `Agent`
+# A function yields these beside texts and values, and the adapters of frameworks convert all output to them. An `Agent`
 # yields events: `TaskOutput` converts one to the other.
 
 ShowTools = Literal["no", "names", "arguments", "results"]
@@ -338,7 +338,7 @@ class ModelUsage(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="
 
 
 class About(Struct, frozen=True, kw_only=True):
-    """What an agent says of itself for its card, as its attribute `about`. Empty fields get a default.
+    """The description of an agent for its card, as its attribute `about`. Empty fields get a default.
 
     Example:
         >>> About(name="clerk", description="Pays and looks").skills

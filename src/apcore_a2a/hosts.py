@@ -35,14 +35,14 @@ class HostProfile(Struct, frozen=True, kw_only=True):
     grpc: bool | None = None
     """Whether gRPC reaches the agent. None: unknown."""
     answers_ping: bool = False
-    """Whether GET /ping says if the agent is busy."""
+    """Whether GET /ping reports if the agent is busy."""
 
 
 PROFILES: Final[Mapping[HostProfileName, HostProfile]] = {
     "none": HostProfile(),
     # AWS Bedrock AgentCore Runtime calls 0.0.0.0:9000 in a virtual machine of its own, and polls /ping.
     "agentcore": HostProfile(port=9000, has_browsers=False, grpc=False, answers_ping=True),
-    # Cloud Run terminates TLS. Only its front end connects to the container, with HTTP/1.1 unless told otherwise.
+    # Cloud Run terminates TLS. Only its front end connects to the container, with HTTP/1.1 unless configured otherwise.
     "cloudrun": HostProfile(port=8080, forwarders=EVERY_ADDRESS, has_browsers=False, grpc=False),
     # agentgateway rewrites `supportedInterfaces` of a card, or else `url`, not both. It often runs beside the agent.
     "agentgateway": HostProfile(forwarders=THIS_MACHINE, card_interfaces="1.0"),

@@ -64,7 +64,7 @@ utc_now = _Clock().now
 
 
 def seconds_since(timestamp: str) -> float | None:
-    """Return the seconds since a time in the format of A2A. 0 if it is in the future, None if it is no time.
+    """Return the seconds since a time in the format of A2A. 0 if it is in the future, None if it is not a time.
 
     Example:
         >>> seconds_since("9999-12-31T23:59:59.000Z"), seconds_since("yesterday")

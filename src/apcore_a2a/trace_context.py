@@ -92,7 +92,7 @@ def _text(headers: Mapping[bytes, bytes], name: str) -> str:
 
 
 def _read_parent(text: str) -> str:
-    """Return a traceparent in the form of version 00, or an empty string if the text is none."""
+    """Return a traceparent in the form of version 00, or an empty string if the text is not one."""
     match = _PARENT.fullmatch(text)
     if match is None:
         return ""

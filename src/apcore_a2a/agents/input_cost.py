@@ -221,7 +221,7 @@ class InputCost:
 
 
 def _nodes(schema: Any) -> Iterator[Schema]:
-    """Yield all objects of a schema, itself included. Some are no schemas, for example a table of properties."""
+    """Yield all objects of a schema, itself included. Some are not schemas, for example a table of properties."""
     waiting = [schema]
     while waiting:
         node = waiting.pop()
@@ -299,7 +299,7 @@ def steps_of(pattern: str, length: int) -> float:
 
 
 def _tokens(pattern: str) -> Iterator[str]:
-    """Yield the characters of a pattern that mean something, and "x" for each other one and each class."""
+    """Yield the special characters of a pattern, and "x" for each other character and each class."""
     position = 0
     while position < len(pattern):
         letter = pattern[position]

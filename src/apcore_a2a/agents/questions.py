@@ -34,7 +34,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     value: Any = None
     """The value, if the question asks for one. None if the user declined."""
     approved: bool | None = None
-    """Whether the call is approved. None if the question is no approval."""
+    """Whether the call is approved. None if the question is not an approval."""
     reason: str = ""
     """Why the call is not approved, if the user says so."""
     arguments: Any = None
@@ -181,7 +181,7 @@ def _read_answer(given: Any, question: Question, *, is_word: bool) -> tuple[Answ
 
 
 def _to_decision(given: Any) -> Answer | None:
-    """Return the decision about a call: of a boolean, a word or an object. None if it is none."""
+    """Return the decision about a call: of a boolean, a word or an object. None for any other value."""
     if isinstance(given, bool):
         return Answer(approved=given)
     if isinstance(given, str):

@@ -60,9 +60,9 @@ def describe_agent(
         target: The object given to `serve`. Any: it may be anything.
         show: Selects the skills that the card shows and names. None selects all.
     """
-    told = about_of(agent)
-    if told is not None:
-        return _describe(told, target, settings)
+    about = about_of(agent)
+    if about is not None:
+        return _describe(about, target, settings)
     skills: tuple[AgentSkill, ...] = ()
     extensions: tuple[AgentExtension, ...] = ()
     if isinstance(agent, SkillAgent):
@@ -70,13 +70,13 @@ def describe_agent(
         skills = tuple(map(to_card_skill, shown))
         extensions = (describe_skills({skill.id: to_params(skill) for skill in shown}),)
     name = settings.name or _name_of(agent, target, skills)
-    about = settings.description or _first_line(target) or _summary(name, skills)
+    description = settings.description or _first_line(target) or _summary(name, skills)
     if not isinstance(agent, SkillAgent):  # the agent itself is the only skill
-        skills = (AgentSkill(id=name, name=name, description=about, tags=()),)
+        skills = (AgentSkill(id=name, name=name, description=description, tags=()),)
     modes = (TEXT, JSON)
     return AgentCard(
         name=name,
-        description=about,
+        description=description,
         version=settings.version or _project_version(target),
         supported_interfaces=(),
         capabilities=AgentCapabilities(streaming=True, extensions=extensions),
@@ -87,27 +87,27 @@ def describe_agent(
 
 
 def about_of(agent: Agent) -> About | None:
-    """Return what an agent says of itself. None if it says nothing."""
-    told = getattr(agent, "about", None)
-    if isinstance(told, About):
-        return told
+    """Return the `about` of an agent, or None if it has none."""
+    about = getattr(agent, "about", None)
+    if isinstance(about, About):
+        return about
     return None
 
 
-def _describe(told: About, target: Any, settings: Settings) -> AgentCard:
-    """Return the card of an agent that says itself what it is."""
-    name = settings.name or told.name or "agent"
-    description = settings.description or told.description or _summary(name, told.skills)
+def _describe(about: About, target: Any, settings: Settings) -> AgentCard:
+    """Return the card of an agent that has an `about`."""
+    name = settings.name or about.name or "agent"
+    description = settings.description or about.description or _summary(name, about.skills)
     itself = AgentSkill(id=name, name=name, description=description, tags=())
     return AgentCard(
         name=name,
         description=description,
-        version=settings.version or told.version or _project_version(target),
+        version=settings.version or about.version or _project_version(target),
         supported_interfaces=(),
-        capabilities=AgentCapabilities(streaming=True, extensions=told.extensions),
-        default_input_modes=told.input_modes or (TEXT, JSON),
-        default_output_modes=told.output_modes or (TEXT, JSON),
-        skills=told.skills or (itself,),
+        capabilities=AgentCapabilities(streaming=True, extensions=about.extensions),
+        default_input_modes=about.input_modes or (TEXT, JSON),
+        default_output_modes=about.output_modes or (TEXT, JSON),
+        skills=about.skills or (itself,),
     )
 
 

@@ -371,7 +371,7 @@ _MODULE_OPTIONS: Final = ("approvals_by_caller",)
 def build_any(target: object, options: ServeOptions, **address: Any) -> Application | Site:
     """Return an application for any object that `serve` takes. `address` is host and port, for `serve` only."""
     if is_site(target):
-        return build_site(cast(Mapping[str, object], target), options, **address)
+        return build_site(cast(Mapping[str, object], target), options, **address)  # `is_site` has checked it
     return build(target, options, **address)
 
 

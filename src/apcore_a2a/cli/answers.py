@@ -1,4 +1,4 @@
-"""The answer of an agent as people and pipes want it: the answer alone on standard output, everything else beside it.
+"""The answer of an agent for people and pipes: the answer alone on standard output, everything else beside it.
 
 Invariant: standard output has only the answer: texts as they grow, data as JSON, the names of files. Progress, failures
 and what a question is about go to standard error.
@@ -170,7 +170,7 @@ class AnswerPrinter:
             if not self._asks:
                 self._print_questions(message, questions)
             return
-        # With -o raw, a script that reads an artifact does not want the agent's remark about it.
+        # With -o raw, a script that reads an artifact does not need the agent's remark about it.
         if self._raw and self._has_answered and self.task.status.state is TaskState.COMPLETED:
             return
         self._print_parts(list(message.parts))

@@ -332,7 +332,7 @@ def report_failures(common: CommonOptions, run: Callable[[], int], *, limit: flo
     except (A2AError, ValueError) as error:
         failure = failures.explain(error, with_credentials=common.has_credentials)
         return failures.report(failure, json=common.json)
-    except Exception as error:
+    except Exception as error:  # a bug: it is reported without a traceback
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             _drop_output()
             click.echo(f"Error: cannot write the output: {error.strerror}", err=True)

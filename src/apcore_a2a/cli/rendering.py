@@ -322,7 +322,7 @@ def _capabilities(card: AgentCard) -> Iterator[str]:
 
 
 def skill_lines(skill: AgentSkill, card: AgentCard) -> Iterator[str]:
-    """Yield the signature of a skill, and below it what the card says about it."""
+    """Yield the signature of a skill, and below it the description of the card."""
     yield clean_line(signature(skill, card))
     if skill.description:
         yield indent(skill.description)

@@ -31,7 +31,7 @@ Schema = dict[str, Any]  # Any: the JSON Schema of an agent
 
 
 def published(card: AgentCard, skill_id: str) -> dict[str, Any]:
-    """Return what the card's extension says about a skill: its schemas and annotations."""
+    """Return the data of a skill in the card's extension: its schemas and annotations."""
     for extension in card.capabilities.extensions:
         if extension.uri == MODULES:
             skills = _record((extension.params or {}).get("skills"))

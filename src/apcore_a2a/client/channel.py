@@ -267,8 +267,8 @@ def _is_unauthenticated(response: HttpStream) -> bool:
 async def call_deadline(seconds: float | None) -> AsyncIterator[float | None]:
     """Limit the duration of a block. Yield its deadline on the loop's clock. Raise A2AConnectionError if it passes.
 
-    If the deadline passes during a pause between two attempts, the error of the last attempt is raised: that the agent
-    refuses connections says more than that the time is over.
+    If the deadline passes during a pause between two attempts, the error of the last attempt is raised: "connection
+    refused" tells more than a timeout.
     """
     try:
         async with asyncio.timeout(seconds) as scope:

@@ -152,7 +152,7 @@ def _split(splitter: MessageSplitter, data: bytes) -> list[bytes]:
 
 
 def _read_pushback(trailers: Mapping[str, str], status: ReceivedStatus) -> int | None:
-    """Return the seconds after which the agent wants the call to be repeated, or None if it does not say."""
+    """Return the seconds after which the agent wants the call to be repeated, or None without such a value."""
     if "retry-after" in trailers:
         return read_retry_after(HttpResponse(0, trailers))
     milliseconds = trailers.get("grpc-retry-pushback-ms", "")

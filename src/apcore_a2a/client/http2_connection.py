@@ -1,4 +1,4 @@
-"""A connection over HTTP/2: h2 has the protocol, and this module the requests, flow control and limits.
+"""A connection over HTTP/2: h2 implements the protocol, this module requests, flow control and limits.
 
 Invariants: a reader that is slow delays no other stream of its connection, and a stream holds at most STREAM_WINDOW
 bytes that are unread. A request that the server has not processed fails with `sent=False`, so it may be sent again.
@@ -34,7 +34,7 @@ STREAM_WINDOW: Final = 256 * 1024
 CONNECTION_WINDOW: Final = 1024 * 1024
 SLICE: Final = 16 * 1024  # bytes that h2 receives at once. It copies the rest of its buffer for each frame
 KEEP_OPEN: Final = 60.0  # seconds without a stream after which a connection closes. Servers close it later
-# A silent connection is asked by a PING whether the server still exists. grpc-core closes connections with more PINGs
+# A PING checks whether the server of a silent connection still exists. grpc-core closes connections with more PINGs
 # than one in five minutes. Keep-alive probes of TCP find dead hosts in between.
 PING_WAIT: Final = 10.0
 PING_INTERVAL: Final = 300.0
@@ -160,7 +160,7 @@ class HTTP2Stream:
 
 
 class _Phase(Enum):
-    """The life of a connection."""
+    """The states of a connection."""
 
     CONNECTING = "the settings of the server have not arrived"
     OPEN = "new streams may open"
@@ -251,7 +251,7 @@ class Connection(asyncio.Protocol):
         except h2.exceptions.ProtocolError as error:  # h2 has prepared the GOAWAY
             self._flush()
             self.close(f"its frames cannot be read ({type(error).__name__})")
-        except Exception as error:  # h2 has met data that it does not foresee
+        except Exception as error:  # a bug of h2, which must not end the program
             logger.debug("HTTP/2 frames could not be read", exc_info=error)
             self.close("its frames cannot be read")
         else:
@@ -376,7 +376,7 @@ class Connection(asyncio.Protocol):
             return 0
 
     def release(self, stream: HTTP2Stream) -> None:
-        """Forget a stream. If it is not over, the server is told that its response is not needed."""
+        """Forget a stream. If it is not over, reset it: its response is not needed."""
         self._streams.pop(stream.id, None)
         if self._phase is _Phase.OVER:
             return
@@ -426,7 +426,7 @@ class Connection(asyncio.Protocol):
     # ---- silence and the end ----------------------------------------------------------------------------------------
 
     def check_server(self, idle: float) -> None:
-        """Ask a server that has been silent for `idle` seconds whether it still exists."""
+        """Send a PING to a server that has been silent for `idle` seconds."""
         now = self._loop.time()
         if self._phase is _Phase.OVER or now - self._received_at < idle or self._ping_timer is not None:
             return
@@ -576,7 +576,7 @@ def _name_code(code: Any) -> str:  # Any: a code of h2, or a number that it does
 
 
 def _probe(connected: socket.socket | None) -> None:
-    """Let the system ask a silent host whether it still exists."""
+    """Turn on keep-alive probes of TCP, which find a host that no longer exists."""
     if connected is None:
         return
     try:

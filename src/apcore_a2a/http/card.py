@@ -75,7 +75,7 @@ async def _send_form(form: _Form, request: Inbound, send: Send) -> None:
 
 
 class CardRules(Struct, frozen=True, kw_only=True):
-    """What a card says about the server: its form, the versions that it lists, and the paths of the bindings."""
+    """The facts in a card about the server: its form, the versions that it lists, and the paths of the bindings."""
 
     mode: CardMode = "auto"
     interfaces: CardInterfaces = "all"

@@ -35,7 +35,7 @@ class Forwarded(NamedTuple):
 
 
 def read_forwarded(headers: Mapping[bytes, bytes]) -> Forwarded:
-    """Return what the headers say, whether or not their writer is trusted. Values that are not valid are ignored."""
+    """Return the values of the headers, also if their writer is not trusted. Values that are not valid are ignored."""
     values: dict[str, str] = {}
     if any(name.startswith(X_FORWARDED) for name in headers):
         for name in ("proto", "host", "prefix"):
@@ -223,7 +223,7 @@ def _read_address(text: str) -> str | None:
 
 
 def other_address(said: str, scope: Scope) -> str:
-    """Return the address that the client seems to have used, if a card does not say so, else an empty string.
+    """Return the address that the client seems to have used, if a card has another one, else an empty string.
 
     The scheme is compared if a proxy reports it, trusted or not, the host always. Ports are not compared, because a
     proxy or a container changes them.

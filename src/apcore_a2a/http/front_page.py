@@ -139,7 +139,7 @@ def _choose_skill(card: AgentCard, default_skill: str) -> AgentSkill | None:
 
 
 def _example_content(skill: AgentSkill, card: AgentCard) -> Any:  # Any: a text, or the inputs
-    """Return a text or inputs that the skill accepts, or None if none can be told from its schema."""
+    """Return a text or inputs that the skill accepts, or None if its schema does not show any."""
     entry = _entry(skill, card)
     for example in entry.get("examples") or ():
         if isinstance(example.get("input"), dict):

@@ -1,6 +1,6 @@
 """The gRPC binding: the operations of A2A 1.0 and 0.3 in protocol buffers, over any HTTP/2 server with trailers.
 
-Invariant: a deadline of the client ends only its wait. What the call has begun goes on, and can be asked for.
+Invariant: a deadline of the client ends only its wait. The task of the call goes on, and GetTask returns it.
 """
 
 import asyncio

@@ -41,7 +41,7 @@ def payloads_1(card: AgentCard) -> list[bytes]:
 def unaddressed_payload(card: AgentCard) -> bytes:
     """Return the payload of a card of 1.0 without its addresses, which a gateway may have to change.
 
-    It is not a card, because a card has addresses. So a signature of it is none of a card.
+    It is not a card, because a card has addresses. So a signature of it is not that of a card.
 
     Raises:
         ValueError: the card has no canonical form.

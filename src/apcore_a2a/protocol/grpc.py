@@ -482,7 +482,7 @@ def _percent_decode(text: str) -> str:
 # ---- timeouts -------------------------------------------------------------------------------------------------------
 
 _UNITS: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
-_LONGEST: Final = 30 * 86400.0  # seconds. A longer timeout is none
+_LONGEST: Final = 30 * 86400.0  # seconds. A longer timeout counts as no timeout
 
 
 def read_timeout(text: bytes) -> float | None:

@@ -30,7 +30,7 @@ _MEMBERS: Final = {
 
 
 def decode_result(operation: Operation, data: bytes | Raw, left_out: list[str]) -> Any:  # Any: as in the dialects
-    """Return a task, a page of tasks or an event in any mix of forms; raises what `v1.decode_result` raises."""
+    """Return a task, a page of tasks or an event in any mix of forms. Raises the errors of `v1.decode_result`."""
     value = decoding.decode(data, _ANY)
     if not isinstance(value, dict):
         raise InvalidAgentResponseError("The agent's answer is not an object")

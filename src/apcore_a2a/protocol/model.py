@@ -582,7 +582,7 @@ def to_plain_text(value: Any) -> str:
     """Return a text of a subclass of str as a str. Frameworks produce such texts, and msgspec accepts only str.
 
     Raises:
-        TypeError: it is no text. The encoder reports which type it does not support.
+        TypeError: it is not a text. The encoder reports which type it does not support.
     """
     if isinstance(value, str):
         return str.__str__(value)

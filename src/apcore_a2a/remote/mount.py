@@ -79,7 +79,7 @@ def mount_remote(
     agent = RemoteAgent(registry, client, prefix=prefix, delegate=delegate)
     try:
         agent.refresh()
-    except BaseException:
+    except BaseException:  # also Ctrl-C
         agent.close()
         raise
     agent.keep_fresh(refresh)

@@ -31,7 +31,7 @@ TASK: Final = "a2a_task_id"
 REPLY: Final = "a2a_answer"
 MAX_STATE: Final = 2_000
 MAX_ARGUMENTS: Final = 10_000  # characters of the arguments of a call that is to be approved
-# MCP allows only these keywords in the fields of a form, which are no objects.
+# MCP allows only these keywords in the fields of a form, which are not objects.
 FIELD_TYPES: Final = frozenset({"string", "number", "integer", "boolean"})
 FIELD_KEYWORDS: Final = frozenset(
     {"type", "title", "description", "default", "enum", "minimum", "maximum", "minLength", "maxLength"}

@@ -386,7 +386,7 @@ class RemoteTools:
             self._thread = LoopThread()
             try:
                 self._thread.run(self._open())
-            except BaseException:
+            except BaseException:  # also a cancellation
                 self.close()
                 raise
         return self

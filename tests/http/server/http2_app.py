@@ -15,7 +15,7 @@ from apcore_a2a.http.server.http2 import (
 from apcore_a2a.http.traffic import KEY, Traffic
 from tests.interaction.serving import serving_app
 
-TIMEOUTS = HTTP2Timeouts(first_request=0.3, idle=0.3, check=0.1, unread=0.3, unread_at_shutdown=0.1, last_word=0.2)
+TIMEOUTS = HTTP2Timeouts(first_request=0.3, idle=0.3, check=0.1, unread=0.3, unread_at_shutdown=0.1, after_goaway=0.2)
 
 
 class App:

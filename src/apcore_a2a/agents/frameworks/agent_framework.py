@@ -63,7 +63,7 @@ class MicrosoftAdapter:
                     for each in reader.read(update):
                         yield each
                 final = await stream.get_final_response()
-        except Exception:  # whatever it is, the user has said something
+        except Exception:  # it is raised again. The conversation keeps the message of the user
             if not has_kept:
                 yield await _heard(session, turn, messages)
             raise
@@ -91,7 +91,7 @@ class _MicrosoftUpdates:
             self._names[request.function_call.call_id] = request.function_call.name
 
     def read(self, update: Any) -> Iterator[Any]:
-        """Yield what an update says."""
+        """Yield the contents of an update."""
         if update.message_id:
             self._responses.add(update.message_id)
         for content in update.contents or ():

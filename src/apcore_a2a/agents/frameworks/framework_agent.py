@@ -1,4 +1,4 @@
-"""`FrameworkAgent`, which serves the agent of another framework. An `Adapter` translates what that agent says.
+"""`FrameworkAgent`, which serves the agent of another framework. An `Adapter` translates the output of that agent.
 
 A framework can write its whole conversation, a paused run included, as one JSON value. That value is all that passes
 from one run to the next, so a conversation and a pending approval survive a restart without a storage of the framework:
@@ -45,7 +45,7 @@ class FrameworkOptions(Struct, frozen=True, kw_only=True):
 
 
 class AgentTurn(Struct, frozen=True, kw_only=True):
-    """One run of an agent: what it continues, and what it is told."""
+    """The input of one run: the state that it continues, and the message or the answers."""
 
     call: Call
     state: Any = None
@@ -84,7 +84,7 @@ class Adapter(Protocol):
     about: About
 
     def run(self, turn: AgentTurn) -> AsyncGenerator[Any, None]:
-        """Run one turn. Yield what the agent says as `TaskOutput` reads it, and `Kept` and `Asked`.
+        """Run one turn. Yield the output of the agent as `TaskOutput` reads it, and `Kept` and `Asked`.
 
         A piece of text is a `str`. A result that is not text, for example typed output or a file, is any other value.
         """
@@ -227,7 +227,7 @@ class _FrameworkRun:
                     yield event
 
     async def _convert(self, turn: AgentTurn, output: TaskOutput) -> AsyncGenerator[AgentEvent, None]:
-        """Yield the events for what the agent says."""
+        """Yield the events for the output of the agent."""
         async with aclosing(self._adapter.run(turn)) as said:
             async for each in said:
                 match each:

@@ -195,7 +195,7 @@ class _GoogleEvents:
         self._usage = ModelUsage()
 
     def read(self, event: Any) -> Iterator[Any]:
-        """Yield what an event says."""
+        """Yield the contents of an event."""
         if event.author == "user":
             return
         if event.error_code:
@@ -213,7 +213,7 @@ class _GoogleEvents:
             self._read_facts(event)
 
     def end(self, conversation: "_StoredSession | _SessionOfRunner") -> Iterator[Any]:
-        """Yield what is to be said at the end of a run."""
+        """Yield the usage, the questions and the result of a run that has ended."""
         yield self._usage
         if self._questions:
             yield Asked(list(self._questions.values()), conversation.state())
@@ -271,7 +271,7 @@ class _GoogleEvents:
         yield ToolCalled(id=call.id, name=call.name, arguments=call.args or {})
 
     def _read_facts(self, event: Any) -> None:
-        """Read what a complete event says beside its content."""
+        """Read the usage and the output of a complete event."""
         self._failure = None
         if event.usage_metadata:
             used = event.usage_metadata

@@ -166,11 +166,11 @@ def _input_schema(graph: Any) -> Any:
     return {"properties": properties}
 
 
-# ---- what the graph says --------------------------------------------------------------------------------------------
+# ---- output of the graph --------------------------------------------------------------------------------------------
 
 
 class GraphSaid:
-    """What the stream of one run has said."""
+    """The output of one run, read from its stream."""
 
     def __init__(self) -> None:
         self.values: Any = None

@@ -122,7 +122,7 @@ async def _stop(run: Any) -> None:
         await asyncio.wait({task}, timeout=STOP_TIME)
 
 
-# ---- what the agent says --------------------------------------------------------------------------------------------
+# ---- output of the agent --------------------------------------------------------------------------------------------
 
 
 class StreamedText:

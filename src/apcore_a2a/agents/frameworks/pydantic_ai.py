@@ -63,7 +63,7 @@ class PydanticAdapter:
             yield each
 
     async def _follow(self, node: Any, run: Any) -> AsyncGenerator[Any, None]:
-        """Yield what the agent says in one step of its run."""
+        """Yield the output of one step of a run."""
         if pydantic_ai.Agent.is_model_request_node(node):
             yield Kept(_to_state([*run.all_messages(), node.request]))  # each call of a tool has its result here
             async with node.stream(run.ctx) as events:
@@ -75,7 +75,7 @@ class PydanticAdapter:
                     yield _read_tools(event)
 
     async def _begin(self, stack: AsyncExitStack, prompt: Any, options: dict[str, Any]) -> Any:
-        """Begin a run. It may end with a question, even if the agent's own `output_type` does not say so."""
+        """Begin a run. It may end with a question, even if the agent's own `output_type` does not allow it."""
         try:
             return await stack.enter_async_context(self._agent.iter(prompt, output_type=self._output_type, **options))
         except pydantic_ai.UserError as error:
@@ -118,7 +118,7 @@ def _text_of(messages: list[Any]) -> str:
 
 
 def _read_response(event: Any) -> Any:
-    """Return what a response of the model says."""
+    """Return the contents of a response of the model."""
     match event:
         case m.PartStartEvent(part=m.TextPart() as part):
             return part.content
@@ -130,7 +130,7 @@ def _read_response(event: Any) -> Any:
 
 
 def _read_tools(event: Any) -> Any:
-    """Return what an event says of a tool."""
+    """Return the call or the result of a tool in an event."""
     match event:
         case m.FunctionToolCallEvent(part=part):
             return ToolCalled(id=part.tool_call_id, name=part.tool_name, arguments=part.args_as_dict())

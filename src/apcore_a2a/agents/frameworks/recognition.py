@@ -160,8 +160,8 @@ def _framework_of_class(kind: type) -> Framework | None:
 def is_factory(thing: Any) -> bool:
     """Return whether an object makes agents of a framework: a function without required parameters.
 
-    A lambda is called, to see what it returns. A function must say it with its return annotation, because a call might
-    have effects.
+    A lambda is called, to see what it returns. A function must declare it by its return annotation, because a call
+    might have effects.
     """
     target = thing
     if isinstance(thing, partial):
@@ -207,7 +207,7 @@ def serve_framework(thing: Any, options: FrameworkOptions, *, retry_safe: bool =
         first = thing()
     framework = framework_of(first)
     if framework is None:
-        raise TypeError(f"the factory returns a {type(first).__name__}, which is no agent of a supported framework")
+        raise TypeError(f"the factory returns a {type(first).__name__}, which is not an agent of a supported framework")
     _check_version(framework)
     adapt = framework.load()
     make = None

@@ -159,7 +159,7 @@ class _StrandsEvents:
         return "start_event_loop" in event or ("message" in event and event["message"]["role"] == "user")
 
     def read(self, event: Any) -> Iterator[Any]:
-        """Yield what an event says."""
+        """Yield the contents of an event."""
         match event:
             case {"data": text}:
                 yield text
@@ -182,7 +182,7 @@ class _StrandsEvents:
         )
 
     def _read_message(self, message: Any) -> Iterator[Any]:
-        """Yield what a message says beside its text."""
+        """Yield the contents of a message without its text."""
         for block in message["content"]:
             if "toolUse" in block:
                 use = block["toolUse"]

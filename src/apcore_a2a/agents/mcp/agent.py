@@ -116,7 +116,8 @@ class MCPAgent:
         retry_safe: Whether every tool may be called again after a crash.
         default_skill: The id of the tool for messages without a skill id. A single tool is its own default.
         protocol: The protocol to speak. "2025-11-25" is for tools that ask while they run (`ctx.elicit`), "2026-07-28"
-            for tools that return an `InputRequiredResult`. A server that knows only the second is asked in that.
+            for tools that return an `InputRequiredResult`. A server that supports only the second is called
+            with that one.
 
     Example:
         >>> agent = MCPAgent("https://tools.example.com/mcp")
@@ -153,7 +154,7 @@ class MCPAgent:
         try:
             self._skills = {tool.name: ToolSkill(tool) for tool in await list_tools(connected)}
             self._describe(connected)
-        except BaseException:
+        except BaseException:  # also a cancellation
             await self._sessions.drop(UNUSED, session)
             raise
         await self._sessions.put_back(UNUSED, session, connected)
@@ -164,7 +165,7 @@ class MCPAgent:
 
     def _describe(self, connected: Any) -> None:
         if self._default_skill and self._default_skill not in self._skills:
-            raise ValueError(f"default_skill {self._default_skill!r} is no tool of the MCP server")
+            raise ValueError(f"default_skill {self._default_skill!r} is not a tool of the MCP server")
         name = self.about.name
         version = ""
         if connected.server_info is not None:
@@ -385,7 +386,7 @@ def to_paused(result: types.InputRequiredResult) -> PausedTool:
 
 
 def to_output(result: types.CallToolResult) -> list[Any]:
-    """Return what a result says: its structured content, or its texts, and its files."""
+    """Return the contents of a result: its structured content, or its texts, and its files."""
     parts = [to_part(block) for block in result.content]
     structured = result.structured_content
     if structured is None:

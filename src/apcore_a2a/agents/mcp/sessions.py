@@ -120,7 +120,7 @@ async def _connect(server: Any, on_elicitation: Any) -> AsyncIterator[ClientSess
     client = Client(server, mode="legacy", elicitation_callback=on_elicitation)
     try:
         await client.__aenter__()
-    except Exception as error:
+    except Exception as error:  # the SDK, or its transport, may raise anything
         logger.info("MCP server rejects the handshake, 2026-07-28 is tried", extra={"reason": reason_of(error)})
         async with _connect_modern(server, on_elicitation) as session:
             yield session
@@ -195,7 +195,7 @@ class MCPSessions:
                 position = self._find(owner)
             session = MCPSession(self._server, is_modern=self._is_modern)
             return session, await session.open()
-        except BaseException:
+        except BaseException:  # also a cancellation
             self._release(owner)
             raise
 

@@ -1,4 +1,4 @@
-"""`apcore-a2a new`: writes a small project that works and is tested, as a first step to an own agent.
+"""`apcore-a2a new`: writes a small project that works and is tested, as the start of an agent.
 
 The files are in `templates`. Invariant: `new` never overwrites a file.
 """

@@ -351,7 +351,7 @@ def _build(target: object, options: dict[str, Any], given: dict[str, Any], *, na
     except (ValueError, TypeError) as error:
         raise click.ClickException(str(error)) from error
     try:
-        return build_any(target, cast(ServeOptions, options), **address)
+        return build_any(target, cast(ServeOptions, options), **address)  # checked by `read_settings`
     except (ValueError, TypeError, ImportError) as error:
         raise click.ClickException(f"{name}{error}") from error
 

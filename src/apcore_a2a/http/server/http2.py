@@ -1,4 +1,4 @@
-"""An HTTP/2 connection: h2 has the protocol, this module the transport, the limits and the requests of the application.
+"""An HTTP/2 connection: h2 implements the protocol, this module the rest: transport, limits, and requests.
 
 Each stream is a request of the same application, so everything behind the connection applies to it as in HTTP/1.1.
 
@@ -56,15 +56,15 @@ class HTTP2Timeouts(Struct, frozen=True, kw_only=True):
     """Time without progress after which a response that the client does not read is reset."""
     unread_at_shutdown: float = 5.0
     """The same during the shutdown of the server."""
-    last_word: float = 1.0
+    after_goaway: float = 1.0
     """Time that the client has to react to GOAWAY before the connection closes."""
 
 
 class State(Enum):
-    """The life of a connection."""
+    """The states of a connection."""
 
     OPEN = "requests are accepted"
-    ANNOUNCED = "the client is told to open no more streams. Those that it has opened meanwhile are still accepted"
+    ANNOUNCED = "GOAWAY tells the client to open no more streams. Those that it has opened meanwhile are still accepted"
     DRAINING = "no more requests are accepted, and the running ones finish"
     OVER = "what the client sends is ignored, and the connection is about to close"
 
@@ -182,7 +182,7 @@ class HTTP2Connection(asyncio.Protocol):
             self._end(str(flood), flood.code)
         except h2.exceptions.ProtocolError as error:  # h2 has prepared the GOAWAY
             self._end(f"HTTP/2: {type(error).__name__}", None)
-        except Exception as error:  # h2 has met data that it does not foresee. It must not end the server
+        except Exception as error:  # a bug of h2, which must not end the server
             logger.debug("HTTP/2 frames could not be read", exc_info=error)
             self._end("HTTP/2: the frames cannot be read", Codes.PROTOCOL_ERROR)
         else:
@@ -501,7 +501,7 @@ class HTTP2Connection(asyncio.Protocol):
         self._check_timer = self._loop.call_later(self.timeouts.check, self._check)
 
     def _check_peer(self) -> None:
-        """Ask a silent client whether it still exists. A stream may have no events for hours."""
+        """Send a PING to a silent client, because a stream may have no events for hours."""
         if self._awaits_pong and not self._is_paused:
             self.transport.abort()
         elif not self._is_paused and self._state is not State.OVER:
@@ -522,7 +522,7 @@ class HTTP2Connection(asyncio.Protocol):
         self._write_goaway(LAST_STREAM, Codes.NO_ERROR)
         self._h2.ping(DRAIN_PING)
         self._flush()
-        self._loop.call_later(self.timeouts.last_word, self._accept_no_more)
+        self._loop.call_later(self.timeouts.after_goaway, self._accept_no_more)
 
     def _accept_no_more(self) -> None:
         if self._state is State.ANNOUNCED:
@@ -562,7 +562,7 @@ class HTTP2Connection(asyncio.Protocol):
         """
         self._state = State.OVER
         if self._close_timer is None:
-            self._close_timer = self._loop.call_later(self.timeouts.last_word, self.transport.close)
+            self._close_timer = self._loop.call_later(self.timeouts.after_goaway, self.transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._state = State.OVER

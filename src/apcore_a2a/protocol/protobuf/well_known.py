@@ -1,4 +1,4 @@
-"""Well-known types of protocol buffers: Struct and Value, which hold any JSON, and Timestamp. And types from tables.
+"""Well-known types of protocol buffers (Struct and Value, which hold any JSON, and Timestamp), and types from tables.
 
 Numbers in a Value are doubles, so an integer above 2^53 is rounded to the nearest double.
 """
@@ -112,7 +112,7 @@ def _read_items(found: list[Any], reader: FieldReader, begin: int, end: int, dep
 
 
 def _read_number(data: bytes, position: int) -> int | float:
-    """Return a whole number as an integer, as JSON that says `3` does. A double has no such difference."""
+    """Return a whole number as an integer, which JSON writes as `3`. A double does not tell 3 from 3.0."""
     number: float
     (number,) = _DOUBLE.unpack_from(data, position)
     if not isfinite(number):

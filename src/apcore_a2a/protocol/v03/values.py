@@ -411,7 +411,7 @@ def push_page(page: Json) -> list[Json]:
 
 def task_page(page: Json) -> Json:
     for entry in page["tasks"]:
-        _task(entry)  # a list omits artifacts unless they were asked for, so that is no empty list
+        _task(entry)  # a list omits artifacts unless they were asked for, so that is not an empty list
     if page["nextPageToken"]:
         page["nextCursor"] = page["nextPageToken"]  # the name in the requirements
     return page

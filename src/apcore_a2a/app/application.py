@@ -308,7 +308,7 @@ class Application(Starlette):
         await self._close_all(self.engine.close, self._parts.on_shutdown)
 
     async def _close_all(self, close_engine: Callable[[], Awaitable[None]], hooks: tuple[Hook, ...] = ()) -> None:
-        """Close the engine, the agent, the authenticator and the other parts, each even if another one fails to close."""
+        """Close the engine, the agent and all other parts, each even if another one fails to close."""
         async with AsyncExitStack() as closing:  # in reverse order
             if self._export is not None:
                 closing.push_async_callback(asyncio.to_thread, self._export.close)  # last: it has all spans then

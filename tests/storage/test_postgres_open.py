@@ -16,6 +16,8 @@ from apcore_a2a.storage.postgres.store import PostgresStore
 from tests.postgres_server import PostgresServer, shared_server
 from tests.storage.contract import ALICE, Author, append, assert_holds, write_task
 
+PATIENCE = 10  # seconds that only a hang reaches
+
 
 @pytest.fixture
 def server() -> PostgresServer:
@@ -222,6 +224,34 @@ async def test_a_missing_index_is_built_at_the_start_if_the_user_may(
     assert "an index is missing" in caplog.text
     assert await admin.fetchval(valid) is None
     await store.open()
+    await store.close()
+    assert await admin.fetchval(valid)
+    await admin.close()
+
+
+@pytest.mark.parametrize("pool_mode", ["session", "transaction"])
+async def test_a_forgotten_transaction_delays_a_start_that_builds_an_index_for_a_bounded_time(
+    server: PostgresServer, pool_mode: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = server.url()
+    store = PostgresStore.from_url(f"{url}&pool_mode={pool_mode}")
+    await store.open()
+    await store.close()
+    admin = await asyncpg.connect(server.dsn, server_settings={"search_path": store.address.schema})
+    await admin.execute("DROP INDEX task_changed")
+    monkeypatch.setattr(schema, "INDEX_LOCK_TIME", 0.1)
+    monkeypatch.setattr(schema, "STATEMENT_TIME", 0.5)
+    other = await asyncpg.connect(server.dsn, server_settings={"search_path": store.address.schema})
+    async with other.transaction(isolation="repeatable_read"), asyncio.timeout(PATIENCE):
+        await other.fetchval("SELECT count(*) FROM task")  # a forgotten transaction
+        await store.open()
+    assert "an index is missing: end old transactions" in caplog.text
+    await other.close()
+    await store.close()
+    valid = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('task_changed')"
+    assert not await admin.fetchval(valid)
+    monkeypatch.undo()
+    await store.open()  # which builds it again
     await store.close()
     assert await admin.fetchval(valid)
     await admin.close()

@@ -24,6 +24,7 @@ LOCK: Final = 0x41324154  # "A2AT": the advisory lock that a replica holds while
 LOCK_TIME: Final = 1.0  # seconds for which a migration waits for a lock, because all later statements wait behind it
 LOCK_PATIENCE: Final = 60.0  # seconds for which it tries again: another replica migrates, or a transaction is forgotten
 STATEMENT_TIME: Final = 60.0  # seconds that a statement of a migration may take, because it holds its locks meanwhile
+INDEX_LOCK_TIME: Final = 10.0  # seconds for which the build of an index waits for a transaction, which delays no write
 
 # Two design choices follow from how PostgreSQL stores a row. An UPDATE writes the whole row again, except values that
 # are so large that they are stored apart (TOAST). So memo, run and document can stay in the row. And an update that
@@ -186,7 +187,9 @@ async def prepare(connection: Connection, address: Address) -> bytes:
     # Checked first without the lock: a user without the right to create tables can use existing ones.
     if found is None or found["version"] < len(MIGRATIONS):
         found = await _migrate_patiently(connection, settings, schema)
-    await _build_indexes(connection, settings, schema)
+    missing = await settings.run(connection, _find_missing, schema)
+    if missing:
+        await _build_indexes(connection, address, missing)
     if found["oldest"] > len(MIGRATIONS):
         raise StoreUnavailableError(
             f"The task store has schema {found['version']}, made by a newer apcore-a2a; "
@@ -236,17 +239,26 @@ async def _migrate(connection: Connection, schema: str) -> asyncpg.Record:
     return about
 
 
-async def _build_indexes(connection: Connection, settings: SessionSettings, schema: str) -> None:
-    """Build missing indexes while other replicas write. Without the rights for it, the next `migrate` does it."""
-    for name in await settings.run(connection, _find_missing, schema):
+async def _build_indexes(connection: Connection, address: Address, names: list[str]) -> None:
+    """Build missing indexes while other replicas write. If that is not possible now, the next `migrate` does it."""
+    for name in names:
         table, _, columns = INDEXES[name].partition(" ")
         try:
-            # CONCURRENTLY is not possible in a transaction. An index that could not be completed is built again.
-            await connection.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {schema}.{name}")
-            await connection.execute(f"CREATE INDEX CONCURRENTLY IF NOT EXISTS {name} ON {schema}.{table} {columns}")
-        except asyncpg.PostgresError as error:
+            # Not in a transaction, which CONCURRENTLY excludes. So a shared session has only the limit of this client.
+            if not address.shares_sessions:
+                await connection.execute(f"SET lock_timeout = '{INDEX_LOCK_TIME * 1000:.0f}'")
+            limit = STATEMENT_TIME if address.shares_sessions else None
+            # An index that could not be completed is built again.
+            await connection.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {address.schema}.{name}", timeout=limit)
+            build = f"CREATE INDEX CONCURRENTLY IF NOT EXISTS {name} ON {address.schema}.{table} {columns}"
+            await connection.execute(build, timeout=limit)
+        except (asyncpg.PostgresError, TimeoutError) as error:
             extra = {"index": name, "reason": type(error).__name__}
-            logger.warning("an index is missing: have the owner of the tables run apcore-a2a migrate", extra=extra)
+            logger.warning(
+                "an index is missing: end old transactions (pg_stat_activity), and have the owner of the tables run "
+                "apcore-a2a migrate",
+                extra=extra,
+            )
 
 
 async def _find_missing(connection: Connection, schema: str) -> list[str]:

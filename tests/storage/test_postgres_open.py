@@ -37,6 +37,7 @@ async def why_not_open(url: str) -> str:
         ("mysql://x/y", "postgresql://"),
         ("postgresql://host:port/db", "port"),
         ("postgresql://host/db?schema=Robert'); DROP", "schema"),
+        ("postgresql://host/db?schema=pg_agents", "schema"),
         ("postgresql://host/db?ttl=-1", "positive"),
         ("postgresql://host/db?max_tasks=0", "positive"),
         ("postgresql://host/db?lease=0.1", "lease"),
@@ -107,6 +108,13 @@ async def test_a_user_who_may_not_make_tables_can_use_those_that_are_there(serve
         await clerk.close()
     finally:
         await admin.close()
+
+
+async def test_a_keyword_of_sql_can_be_the_name_of_the_schema(server: PostgresServer) -> None:
+    for _ in range(2):  # it makes the tables, and finds them
+        store = PostgresStore(server.url(schema="user"))
+        await store.open()
+        await store.close()
 
 
 async def test_replicas_that_start_together_make_the_tables_once(server: PostgresServer) -> None:

@@ -155,17 +155,19 @@ INDEXES: Final = {
     "task_changed": "task (status_time, number)",  # a listing of the tasks of all owners
 }
 OLDEST: Final = 1  # the oldest version whose replicas work with these tables
-_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_NAME: Final = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,62}")
 
 
 def check_name(schema: str) -> str:
-    """Return a schema name that needs no quoting in a statement.
+    """Return a schema name that can be written between quotes in a statement. It may be a keyword of SQL.
 
     Raises:
-        ValueError: the name has other characters.
+        ValueError: the name has other characters, or is reserved.
     """
     if not _NAME.fullmatch(schema):
-        raise ValueError(f"schema must be lower-case letters, digits and underscores, not {schema!r}")
+        raise ValueError(
+            f"schema must be lower-case letters, digits and underscores, and not begin with pg_, not {schema!r}"
+        )
     return schema
 
 
@@ -214,7 +216,7 @@ async def _read_about(connection: Connection, schema: str) -> asyncpg.Record | N
     known = "SELECT 1 FROM pg_tables WHERE schemaname = $1 AND tablename = 'about'"
     if await connection.fetchval(known, schema) is None:
         return None
-    return await connection.fetchrow(f"SELECT version, oldest, page_key FROM {schema}.about")
+    return await connection.fetchrow(f'SELECT version, oldest, page_key FROM "{schema}".about')
 
 
 async def _migrate(connection: Connection, schema: str) -> asyncpg.Record:
@@ -224,7 +226,7 @@ async def _migrate(connection: Connection, schema: str) -> asyncpg.Record:
     version = 0 if found is None else int(found["version"])
     find_schema = "SELECT 1 FROM pg_namespace WHERE nspname = $1"
     if found is None and await connection.fetchval(find_schema, schema) is None:
-        await connection.execute(f"CREATE SCHEMA {schema}")
+        await connection.execute(f'CREATE SCHEMA "{schema}"')
     for migration in MIGRATIONS[version:]:
         await connection.execute(migration)
     if found is None:
@@ -249,8 +251,8 @@ async def _build_indexes(connection: Connection, address: Address, names: list[s
                 await connection.execute(f"SET lock_timeout = '{INDEX_LOCK_TIME * 1000:.0f}'")
             limit = STATEMENT_TIME if address.shares_sessions else None
             # An index that could not be completed is built again.
-            await connection.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {address.schema}.{name}", timeout=limit)
-            build = f"CREATE INDEX CONCURRENTLY IF NOT EXISTS {name} ON {address.schema}.{table} {columns}"
+            await connection.execute(f'DROP INDEX CONCURRENTLY IF EXISTS "{address.schema}".{name}', timeout=limit)
+            build = f'CREATE INDEX CONCURRENTLY IF NOT EXISTS {name} ON "{address.schema}".{table} {columns}'
             await connection.execute(build, timeout=limit)
         except (asyncpg.PostgresError, TimeoutError) as error:
             extra = {"index": name, "reason": type(error).__name__}
@@ -265,7 +267,7 @@ async def _find_missing(connection: Connection, schema: str) -> list[str]:
     """Return the names of the indexes that are missing or incomplete, and that no replica builds now."""
     statement = """
         SELECT relname FROM pg_class JOIN pg_index ON indexrelid = pg_class.oid
-        WHERE relnamespace = to_regnamespace($1) AND relname = ANY($2)
+        WHERE relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = $1) AND relname = ANY($2)
             AND (indisvalid OR indexrelid IN (SELECT index_relid FROM pg_stat_progress_create_index))
     """
     rows = await connection.fetch(statement, schema, list(INDEXES))

@@ -7,15 +7,21 @@ from typing import Any
 import asyncpg
 import pytest
 
+from apcore_a2a.protocol.model import TaskState
 from apcore_a2a.storage.contract import ALL_OWNERS, Query
-from apcore_a2a.storage.postgres import reads, replicas, statements, writer
+from apcore_a2a.storage.postgres import reads, replicas, schema, statements, writer
 from apcore_a2a.storage.postgres import store as store_module
 from apcore_a2a.storage.postgres.store import PostgresStore
+from apcore_a2a.storage.sql import CODES
 from tests.postgres_server import shared_server
 
 TASK = (b"t", b"alice")
 ALL_TASKS = f"""
     SELECT number FROM task WHERE {reads._owned(Query(owner=ALL_OWNERS, limit=50))}
+    ORDER BY status_time DESC, number DESC LIMIT 50
+"""
+TASKS_IN_A_STATE = f"""
+    SELECT number FROM task WHERE {reads._conditions(Query(owner=ALL_OWNERS, limit=50, state=TaskState.WORKING))[0]}
     ORDER BY status_time DESC, number DESC LIMIT 50
 """
 STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
@@ -83,3 +89,11 @@ async def test_what_leaves_is_found_without_a_look_at_what_stays(
     plan = await explain(planner, statement, *values)
     assert re.search(r"Index Cond: \(ended (<=|IS NOT NULL)", plan), plan
     assert "Index Cond: (number = ANY" in plan, plan
+
+
+async def test_tasks_in_a_rare_state_are_found_by_the_index_for_them(
+    planner: "asyncpg.Connection[asyncpg.Record]",
+) -> None:
+    assert f"state <> {CODES[TaskState.COMPLETED]}" in schema.INDEXES["task_rare_state"]
+    plan = await explain(planner, TASKS_IN_A_STATE, b"")
+    assert "task_rare_state" in plan, plan

@@ -171,6 +171,7 @@ def recipe_of_run() -> str:
     recipe = re.search(r"^run:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert recipe is not None
     command = recipe[1].replace("\\\n", " ").strip()
+    command = re.sub(r"\$\(if \$\(TRACE\),[^,)]*,?([^)]*)\)", r"\1", command)  # TRACE is not set
     python = "PYTHONPATH=src .venvs/run/bin/python -m apcore_a2a "
     assert command.startswith(python)
     return "apcore-a2a " + command.removeprefix(python).replace("$(PORT)", "8000")

@@ -32,6 +32,8 @@ class HostProfile(Struct, frozen=True, kw_only=True):
     """A second path of the JSON-RPC binding, which is the one in the card. Empty: only the usual path."""
     rest_path: str = ""
     """A second prefix of the paths of the REST binding, which is the one in the card."""
+    rest: bool = True
+    """Whether the paths of the REST binding reach the agent. If not, the card does not list it."""
     grpc: bool | None = None
     """Whether gRPC reaches the agent. None: unknown."""
     answers_ping: bool = False
@@ -40,13 +42,16 @@ class HostProfile(Struct, frozen=True, kw_only=True):
 
 PROFILES: Final[Mapping[HostProfileName, HostProfile]] = {
     "none": HostProfile(),
-    # AWS Bedrock AgentCore Runtime calls 0.0.0.0:9000 in a virtual machine of its own, and polls /ping.
-    "agentcore": HostProfile(port=9000, has_browsers=False, grpc=False, answers_ping=True),
+    # AWS Bedrock AgentCore Runtime calls 0.0.0.0:9000 in a virtual machine of its own, and polls /ping. Of all other
+    # paths, it has only POST / and the card.
+    "agentcore": HostProfile(port=9000, has_browsers=False, rest=False, grpc=False, answers_ping=True),
     # Cloud Run terminates TLS. Only its front end connects to the container, with HTTP/1.1 unless configured otherwise.
     "cloudrun": HostProfile(port=8080, forwarders=EVERY_ADDRESS, has_browsers=False, grpc=False),
-    # agentgateway rewrites `supportedInterfaces` of a card, or else `url`, not both. It often runs beside the agent.
-    "agentgateway": HostProfile(forwarders=THIS_MACHINE, card_interfaces="1.0"),
-    "wso2": HostProfile(rpc_path="/rpc", rest_path="/rest", grpc=False),
+    # agentgateway rewrites `supportedInterfaces` of a card, or else `url`, not both. It often runs beside the agent. In
+    # place of the host:port of gRPC it writes a URL, which gRPC clients do not accept.
+    "agentgateway": HostProfile(forwarders=THIS_MACHINE, card_interfaces="1.0", grpc=False),
+    # The gateway of WSO2 serves A2A 1.0 only, below these two paths, and puts its own address into the card.
+    "wso2": HostProfile(card_interfaces="1.0", rpc_path="/rpc", rest_path="/rest", grpc=False),
 }
 
 

@@ -109,7 +109,7 @@ async def test_without_configuration_the_card_has_the_host_that_a_proxy_keeps(
         assert card["url"] == f"{url}/"  # the scheme is not known from a proxy that is not trusted
         (line,) = [vars(record) for record in caplog.records if "another address" in record.message]
         assert line["used"] == f"{url.replace('http:', 'https:')}/"
-        assert "--trusted-proxies" in line["hint"]
+        assert "--trusted-proxies" in line["hint"] and "--host-profile" in line["hint"]
 
 
 async def test_only_allowed_hosts_pass_a_proxy_into_the_card(balancer: Balancer) -> None:

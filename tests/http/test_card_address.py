@@ -309,6 +309,27 @@ async def test_a_platform_that_prescribes_paths_finds_the_bindings_there() -> No
     await app.close()
 
 
+@pytest.mark.parametrize(
+    ("platform", "bindings", "versions"),
+    [
+        ("agentcore", ["JSONRPC"], ["1.0", "0.3"]),
+        ("cloudrun", ["JSONRPC", "HTTP+JSON"], ["1.0", "0.3"]),
+        ("agentgateway", ["JSONRPC", "HTTP+JSON"], ["1.0"]),
+        ("wso2", ["JSONRPC", "HTTP+JSON"], ["1.0"]),
+    ],
+)
+async def test_a_card_lists_only_what_the_platform_passes_on(
+    platform: str, bindings: list[str], versions: list[str]
+) -> None:
+    """AgentCore has only POST /, WSO2 only 1.0, and agentgateway writes a URL where gRPC has host:port."""
+    app = agent(host_profile=platform)
+    assert app.settings.grpc is False
+    card = await card_of(app, {"Host": "agent.example"})
+    listed = [(one["protocolVersion"], one["protocolBinding"]) for one in card["supportedInterfaces"]]
+    assert listed == [(version, binding) for version in versions for binding in bindings]
+    assert ("url" in card) == ("0.3" in versions)
+
+
 async def test_cloud_run_says_which_scheme_and_client_a_request_has(monkeypatch: pytest.MonkeyPatch) -> None:
     headers = {"Host": "my-agent.run.app", "X-Forwarded-Proto": "https", "X-Forwarded-For": "6.6.6.6, 192.0.2.9"}
     app = agent(host_profile="cloudrun")

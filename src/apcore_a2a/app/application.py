@@ -389,6 +389,7 @@ def _card_endpoint(parts: Parts, settings: Settings) -> CardEndpoint:
         interfaces=settings.card_interfaces,
         rpc_path=profile.rpc_path,
         rest_path=profile.rest_path,
+        rest=profile.rest,
         grpc=settings.grpc,
     )
     if parts.card.supported_interfaces and not rules.select(parts.card.supported_interfaces):

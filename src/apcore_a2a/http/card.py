@@ -81,6 +81,8 @@ class CardRules(Struct, frozen=True, kw_only=True):
     interfaces: CardInterfaces = "all"
     rpc_path: str = ""
     rest_path: str = ""
+    rest: bool = True
+    """Whether the card lists the REST binding."""
     grpc: bool | None = None
     """Whether the card offers gRPC. None: if the server of the request has announced HTTP/2."""
 
@@ -102,16 +104,14 @@ class CardRules(Struct, frozen=True, kw_only=True):
         # 1.0 has a bare target of gRPC, host:port. 0.3.0 §5.6 requires a URL.
         grpc_v1 = AgentInterface(url=target, protocol_binding="GRPC", protocol_version="1.0")
         grpc_v03 = AgentInterface(url=root, protocol_binding="GRPC", protocol_version="0.3")
-        has_grpc = grpc and bool(target)
-        listed = (
-            AgentInterface(url=rpc, protocol_binding="JSONRPC", protocol_version="1.0"),
-            AgentInterface(url=rest, protocol_binding="HTTP+JSON", protocol_version="1.0"),
-            *((grpc_v1,) if has_grpc else ()),
-            AgentInterface(url=rpc, protocol_binding="JSONRPC", protocol_version="0.3"),
-            AgentInterface(url=rest, protocol_binding="HTTP+JSON", protocol_version="0.3"),
-            *((grpc_v03,) if has_grpc else ()),
-        )
-        return self.select(listed)
+        listed: list[AgentInterface] = []
+        for version, grpc_interface in (("1.0", grpc_v1), ("0.3", grpc_v03)):
+            listed.append(AgentInterface(url=rpc, protocol_binding="JSONRPC", protocol_version=version))
+            if self.rest:
+                listed.append(AgentInterface(url=rest, protocol_binding="HTTP+JSON", protocol_version=version))
+            if grpc and target:
+                listed.append(grpc_interface)
+        return self.select(tuple(listed))
 
     def select(self, listed: tuple[AgentInterface, ...]) -> tuple[AgentInterface, ...]:
         """Return the interfaces of the versions that the card lists."""
@@ -225,7 +225,7 @@ class CardEndpoint:
         self._logged.add(used)
         advice = "set --url (in Python: url=) to the public address"
         if not self._public.trusts_peer(scope) and read_forwarded(request.headers) != Forwarded():
-            advice += ", or name the proxy in --trusted-proxies"
+            advice += ", or name the proxy in --trusted-proxies, or the platform in --host-profile"
         logger.warning(
             "the card names another address than a client has used", extra={"card": said, "used": used, "hint": advice}
         )

@@ -22,6 +22,7 @@ from apcore_a2a import (
     Artifact,
     ArtifactUpdate,
     Call,
+    Caller,
     Message,
     Part,
     Role,
@@ -94,6 +95,16 @@ class ConformanceAgent:
                 yield step
 
 
+class Everyone:
+    """Authenticates every caller as the same one: the kit sends no credentials with its requests."""
+
+    def authenticate(self, headers: dict[str, str]) -> Caller:
+        return Caller(id="kit", type="user")
+
+    def security_schemes(self) -> list[dict[str, str]]:
+        return []
+
+
 def build_card(url: str, *, streaming: bool = True, required: tuple[str, ...] = ()) -> AgentCard:
     interfaces: list[AgentInterface] = []
     for version in ("1.0", "0.3"):
@@ -125,6 +136,7 @@ def main() -> None:
     parser.add_argument("--old-statuses", action="store_true", help="the HTTP and gRPC statuses of A2A 1.0.0")
     parser.add_argument("--no-streaming", action="store_true", help="an agent that does not stream")
     parser.add_argument("--no-push", action="store_true", help="an agent that has no webhooks")
+    parser.add_argument("--extended-card", action="store_true", help="an extended card, which every caller gets")
     parser.add_argument("--required-extension", metavar="URI", action="append", default=[])
     options = parser.parse_args()
     url = f"http://{options.host}:{options.port}"
@@ -137,6 +149,7 @@ def main() -> None:
         card_mode=options.card,
         old_statuses=options.old_statuses,
         push_notifications=not options.no_push,
+        auth=Everyone() if options.extended_card else None,
         allow_insecure_webhooks=True,  # the kits receive webhooks on this machine
         log_level="warning",
     )

@@ -15,7 +15,7 @@ from apcore_a2a.protocol.model import (
     Task,
     TaskState,
 )
-from examples.conformance_agent import ConformanceAgent, build_card
+from examples.conformance_agent import ConformanceAgent, Everyone, build_card
 from tests.interaction.conftest import Connect
 from tests.interaction.wire_client import Refused
 
@@ -80,3 +80,8 @@ async def test_operations_that_the_card_excludes_are_rejected(
         async with client.stream("hi", id="tck-complete-task-1") as stream:
             await stream.rest()
     assert refused.value.code == code
+
+
+async def test_every_caller_gets_the_extended_card(connect: Connect) -> None:
+    client = await connect(ConformanceAgent(), card=build_card("http://127.0.0.1"), auth=Everyone())
+    assert (await client.extended_card()).name == "Conformance agent"

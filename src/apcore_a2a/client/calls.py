@@ -1,11 +1,11 @@
-"""One call to a skill of a remote agent: its events, and its task, which ends with the call.
+"""One call to a skill of a remote agent: its events, its task, which ends with the call, and the texts of its failures.
 
 Invariant: a remote task does not outlive the local call that started it. If the call ends early, it cancels the task.
 """
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Final
 
@@ -14,11 +14,19 @@ from msgspec import Struct
 from apcore_a2a.client.client import A2AClient
 from apcore_a2a.client.messages import Sendable
 from apcore_a2a.client.options import CallOptions, SendOptions
-from apcore_a2a.errors import A2AError
+from apcore_a2a.errors import A2AError, AgentError, OverloadedError, UnauthenticatedError
 from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import Event, Message, SendConfiguration, StatusUpdate, Task, TaskState
 
 CANCEL_WAIT: Final = 5.0
+MAX_REASON: Final = 500  # characters of the agent's text about a task that failed
+NO_RESULT: Final = "The remote agent returned no result"
+# Error texts for local callers and models. They contain no addresses and credentials.
+ERROR_TEXTS: Final[Mapping[type[A2AError], str]] = {
+    UnauthenticatedError: "The remote agent rejects our credentials",
+    OverloadedError: "The remote agent is overloaded; try again later",
+}
+UNREACHABLE: Final = "The remote agent is not available or returns errors"
 WAITING: Final = frozenset({TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED})
 
 
@@ -100,3 +108,22 @@ def _options_of(call: RemoteCall) -> CallOptions:
     if "auth" in call.options:
         options["auth"] = call.options["auth"]
     return options
+
+
+# ---- failures -------------------------------------------------------------------------------------------------------
+
+
+def describe_ending(state: TaskState, reason: str) -> str:
+    """Return the text about a task that did not complete: its state, and the agent's text, which is sanitized."""
+    text = f"The remote task ended as {state.removeprefix('TASK_STATE_')}"
+    if reason:
+        text += f": {reason[:MAX_REASON]}"
+    return text
+
+
+def hide_details(error: A2AError, texts: Mapping[type[A2AError], str] = ERROR_TEXTS) -> AgentError:
+    """Return the error that local callers and models may see. The first text whose class matches is used."""
+    for kind, text in texts.items():
+        if isinstance(error, kind):
+            return AgentError(text)
+    return AgentError(UNREACHABLE)

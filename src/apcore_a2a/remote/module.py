@@ -18,14 +18,13 @@ from pydantic import BaseModel, ConfigDict
 from apcore_a2a.agents.apcore.call import DEADLINE, copy_output, output_parts
 from apcore_a2a.agents.schema import Schema
 from apcore_a2a.clean_text import clean_text
-from apcore_a2a.client.calls import CANCEL_WAIT, RemoteCall
+from apcore_a2a.client.calls import CANCEL_WAIT, NO_RESULT, RemoteCall, describe_ending
 from apcore_a2a.client.options import AuthLike, SendOptions
 from apcore_a2a.client.skills import FREE_FORM, RemoteSkill, clean, read_skills
 from apcore_a2a.errors import AgentError
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.model import ArtifactUpdate, Event, Message, Part, Task, TaskState
 
-MAX_REASON: Final = 500  # maximum length of a remote task's final text, in characters
 MAX_NAME: Final = 100
 MAX_ID: Final = 128  # the limit of apcore 0.6.0
 # Reserved words: in apcore 0.6.0 for every part of an id, in the newest version for the first part.
@@ -119,9 +118,9 @@ def read_outcome(last: Event | None) -> Data:
     if isinstance(last, Message):
         return to_result(last.parts)
     if not isinstance(last, Task):
-        raise AgentError("The remote agent returned no result")
+        raise AgentError(NO_RESULT)
     if last.status.state is not TaskState.COMPLETED:
-        raise AgentError(_describe_ending(last))
+        raise AgentError(describe_ending(last.status.state, _reason_of(last)))
     parts: list[Part] = []
     for artifact in last.artifacts:
         parts.extend(artifact.parts)
@@ -131,19 +130,12 @@ def read_outcome(last: Event | None) -> Data:
     return to_result(parts)
 
 
-def _describe_ending(task: Task) -> str:
-    state = task.status.state.removeprefix("TASK_STATE_")
-    texts: list[str] = []
-    if task.status.message is not None:
-        for part in task.status.message.parts:
-            if part.text is UNSET:
-                continue
-            text = clean(str(part.text))
-            texts.append(text)
-    reason = " ".join(texts)
-    if not reason:
-        return f"The remote task ended as {state}"
-    return f"The remote task ended as {state}: {reason[:MAX_REASON]}"
+def _reason_of(task: Task) -> str:
+    """Return the texts of the last status, sanitized, and joined with spaces."""
+    if task.status.message is None:
+        return ""
+    texts = [clean(str(part.text)) for part in task.status.message.parts if part.text is not UNSET]
+    return " ".join(texts)
 
 
 def to_result(parts: Sequence[Part]) -> Data:

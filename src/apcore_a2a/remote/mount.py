@@ -14,11 +14,11 @@ from typing import Any, Final, Self, Unpack
 
 from apcore_a2a.clean_text import clean_line
 from apcore_a2a.client import A2AClient
-from apcore_a2a.client.calls import RemoteCall, follow
+from apcore_a2a.client.calls import RemoteCall, follow, hide_details
 from apcore_a2a.client.options import AuthLike, ClientOptions
 from apcore_a2a.client.skills import RemoteSkill
 from apcore_a2a.client.sync import LoopThread, Steps
-from apcore_a2a.errors import A2AError, AgentError, InvalidParamsError, OverloadedError, UnauthenticatedError
+from apcore_a2a.errors import A2AError, AgentError, InvalidParamsError
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.model import Event
 from apcore_a2a.remote.module import Delegate, RemoteModule, StreamingRemoteModule, name_modules, to_module_id
@@ -26,13 +26,6 @@ from apcore_a2a.remote.module import Delegate, RemoteModule, StreamingRemoteModu
 logger = logging.getLogger(__name__)
 
 UNMOUNTED: Final = "The remote agent is no longer mounted"
-# Error texts for the callers of the local agent. The first match is used. They contain no addresses and credentials,
-# which callers must not see.
-TEXTS: Final[tuple[tuple[type[A2AError], str], ...]] = (
-    (UnauthenticatedError, "The remote agent rejects our credentials"),
-    (OverloadedError, "The remote agent is overloaded; try again later"),
-)
-UNREACHABLE: Final = "The remote agent is not available or returns errors"
 
 
 def mount_remote(
@@ -237,10 +230,7 @@ class RemoteAgent:
         ):  # about the caller's input, or raised by the remote agent for its callers
             return error
         logger.warning("remote skill failed", extra={"module_id": skill.local_name, "reason": clean_line(str(error))})
-        for kind, text in TEXTS:
-            if isinstance(error, kind):
-                return AgentError(text)
-        return AgentError(UNREACHABLE)
+        return hide_details(error)
 
     def close(self) -> None:
         """Remove the modules from the registry, cancel running calls, and close the connections.

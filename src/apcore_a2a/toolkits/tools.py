@@ -24,7 +24,17 @@ from msgspec.structs import replace
 
 from apcore_a2a.clean_text import clean_line, clean_text
 from apcore_a2a.client import A2AClient
-from apcore_a2a.client.calls import CANCEL_WAIT, WAITING, RemoteCall, follow
+from apcore_a2a.client.calls import (
+    CANCEL_WAIT,
+    ERROR_TEXTS,
+    MAX_REASON,
+    NO_RESULT,
+    WAITING,
+    RemoteCall,
+    describe_ending,
+    follow,
+    hide_details,
+)
 from apcore_a2a.client.options import AuthLike, ClientOptions, SendOptions
 from apcore_a2a.client.skills import RemoteSkill, clean, read_skills
 from apcore_a2a.client.sync import LoopThread
@@ -33,9 +43,7 @@ from apcore_a2a.errors import (
     AgentError,
     ContentTypeNotSupportedError,
     InvalidParamsError,
-    OverloadedError,
     TaskNotFoundError,
-    UnauthenticatedError,
 )
 from apcore_a2a.ids_and_time import new_id
 from apcore_a2a.protocol.card import AgentCard, AgentSkill
@@ -50,18 +58,11 @@ Progress = Callable[[float | None, str], Awaitable[None]]
 """Receives the completed share of a task, from 0 to 1 or None, and what the task is doing."""
 
 MAX_NAME: Final = 64  # characters of a function's name that every model provider accepts
-MAX_REASON: Final = 500
 MAX_SENT: Final = 1_000  # keyed messages whose tasks are remembered
 TIMEOUT: Final = 300.0
 WHOLE: Final = "text"  # the argument of a tool whose skill takes a text, or another value that is not an object
 CLOSED: Final = "The tools are closed"
-# Error texts for models and callers. The first match is used. They contain no addresses and credentials.
-TEXTS: Final[tuple[tuple[type[A2AError], str], ...]] = (
-    (UnauthenticatedError, "The remote agent rejects our credentials"),
-    (OverloadedError, "The remote agent is overloaded; try again later"),
-    (TaskNotFoundError, "The remote agent no longer has the task"),
-)
-UNREACHABLE: Final = "The remote agent is not available or returns errors"
+TEXTS: Final = {**ERROR_TEXTS, TaskNotFoundError: "The remote agent no longer has the task"}
 
 
 class ToolOutcome(Struct, frozen=True, kw_only=True):
@@ -272,10 +273,7 @@ class ToolConnection:
             raise InvalidParamsError(str(error)) from error
         except A2AError as error:
             logger.warning("remote tool failed", extra={"url": self._client.url, "reason": clean_line(str(error))})
-            for kind, text in TEXTS:
-                if isinstance(error, kind):
-                    raise AgentError(text) from error
-            raise AgentError(UNREACHABLE) from error
+            raise hide_details(error, TEXTS) from error
         finally:
             self._running.discard(running)
 
@@ -504,7 +502,7 @@ def read_outcome(last: Event | None) -> ToolOutcome:
     if isinstance(last, Message):
         return ToolOutcome(text=clean_text(last.text), data=last.data, files=tuple(last.files))
     if not isinstance(last, Task):
-        raise AgentError("The remote agent returned no result")
+        raise AgentError(NO_RESULT)
     said = last.status.message
     if last.status.state in WAITING:
         text = clean_text(last.status.text) or "The remote agent waits for an answer"
@@ -518,11 +516,7 @@ def read_outcome(last: Event | None) -> ToolOutcome:
             questions=tuple(questions_of(said)),
         )
     if last.status.state is not TaskState.COMPLETED:
-        state = last.status.state.removeprefix("TASK_STATE_")
-        reason = clean(last.status.text, MAX_REASON)
-        raise AgentError(
-            f"The remote task ended as {state}: {reason}" if reason else f"The remote task ended as {state}"
-        )
+        raise AgentError(describe_ending(last.status.state, clean(last.status.text, MAX_REASON)))
     return ToolOutcome(
         text=clean_text(last.text),
         data=last.data,

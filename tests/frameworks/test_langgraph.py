@@ -59,6 +59,20 @@ async def test_a_structured_response_is_data_beside_the_text(served: Framework) 
     assert heard.data == [{"page": 1}, {"title": "Sales", "pages": 3}]
 
 
+async def test_a_message_that_a_node_returns_as_a_dict_is_the_answer(served: Framework) -> None:
+    async with served.client(path="/dict") as client:
+        first = await say(client, "hello")
+        again = await say(client, "again", context_id=first.context_id)
+    assert (first.text, again.text) == ("hello 1", "hello 3")
+
+
+@pytest.mark.parametrize("path", ["/copy", "/copy-of-agent"])
+async def test_the_answer_of_a_model_in_another_message_is_sent_once(served: Framework, path: str) -> None:
+    async with served.client(path=path) as client:
+        heard = await say(client, "hello")
+    assert heard.text == "You said 'hello'; turn 1."
+
+
 async def test_an_entrypoint_takes_and_returns_one_value(served: Framework) -> None:
     async with served.client(path="/shout") as client:
         assert (await say(client, "hello")).text == "HELLO"

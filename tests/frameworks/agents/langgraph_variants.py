@@ -42,6 +42,21 @@ def write_report(state: MessagesState) -> dict[str, Any]:
     return {"messages": [AIMessage("Here it is.", id="a")], "structured_response": {"title": "Sales", "pages": 3}}
 
 
+def answer_in_a_dict(state: MessagesState) -> dict[str, Any]:
+    return {"messages": [{"role": "ai", "content": f"hello {len(state['messages'])}"}]}
+
+
+async def copy_answer(state: MessagesState) -> dict[str, Any]:
+    """Return what the model says in another message."""
+    answer = await ScriptedModel().ainvoke(state["messages"])
+    return {"messages": [AIMessage(answer.content)]}
+
+
+async def copy_of_an_agent(state: MessagesState) -> dict[str, Any]:
+    ended = await agent_with([]).ainvoke({"messages": state["messages"]})
+    return {"messages": [AIMessage(ended["messages"][-1].content)]}
+
+
 def graph_of(state: Any, node: Any, **options: Any) -> StateGraph[Any]:
     graph = StateGraph(state, **options)
     graph.add_node("node", node)
@@ -70,6 +85,9 @@ inner = StructuredTool.from_function(coroutine=ask_model, name="look", descripti
 graphs: dict[str, Any] = {
     "/trip": graph_of(Trip, book, output_schema=Price).compile(name="trip"),
     "/report": graph_of(Report, write_report),
+    "/dict": graph_of(MessagesState, answer_in_a_dict),
+    "/copy": graph_of(MessagesState, copy_answer),
+    "/copy-of-agent": graph_of(MessagesState, copy_of_an_agent),
     "/shout": shout,
     "/kept": agent_with(
         [pay], middleware=[HumanInTheLoopMiddleware(interrupt_on={"pay": True})], checkpointer=InMemorySaver()

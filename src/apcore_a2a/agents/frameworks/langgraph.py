@@ -106,11 +106,13 @@ class GraphAdapter:
             return
         if saver is not None:
             yield Kept(saver.dump())
-        for each in self._output(said.values):
+        for each in self._output(said):
             yield each
 
-    def _output(self, values: Any) -> Iterator[Any]:
-        """Return the output that is not text of the model."""
+    def _output(self, said: "GraphSaid") -> Iterator[Any]:
+        """Yield the output that was not streamed."""
+        yield from said.unstreamed()
+        values = said.values
         if not isinstance(values, dict):
             yield values
             return
@@ -176,7 +178,9 @@ class GraphSaid:
         self.values: Any = None
         self.has_values = False
         self.interrupts: list[Any] = []
+        self._before: set[str | None] = set()  # ids of the messages that the run began with
         self._streamed: set[str] = set()  # ids of messages
+        self._texts: dict[tuple[str, str], str] = {}  # by the run of a node and the id of the message
         self._called: set[str] = set()  # ids of calls of tools
         self._counts = {"input_tokens": 0, "output_tokens": 0}
         self._requests: set[str] = set()  # ids of messages with usage
@@ -194,8 +198,21 @@ class GraphSaid:
             case "custom":
                 yield _progress(data)
             case "values" if not namespace:
+                if not self.has_values:
+                    self._before = {message.id for message in self._answers_in(data)}
                 self.values = data
                 self.has_values = True
+
+    def unstreamed(self) -> Iterator[str]:
+        """Yield the texts that LangGraph does not stream: of messages that a node returns as a dict or a tuple."""
+        for message in self._answers_in(self.values):
+            text = _text_of(message)
+            is_known = message.id in self._before or message.id in self._streamed
+            if text and not is_known and text not in self._texts.values():
+                yield text
+
+    def _answers_in(self, values: Any) -> list[AIMessage]:
+        return [message for message in _messages_in(values) if isinstance(message, AIMessage)]
 
     def _read_message(self, namespace: tuple[str, ...], message: Any, metadata: dict[str, Any]) -> Iterator[Any]:
         if not isinstance(message, AIMessage):
@@ -211,7 +228,20 @@ class GraphSaid:
         is_inner = metadata.get("langgraph_node") == TOOLS or any(each.startswith(f"{TOOLS}:") for each in namespace)
         if is_inner or metadata.get("lc_source"):  # a model that a tool or a middleware calls for itself
             return
-        yield str(message.text if isinstance(message.text, str) else message.text())
+        text = _text_of(message)
+        node_run = metadata.get("langgraph_checkpoint_ns", "")
+        if not is_chunk and self._is_copy(text, node_run):
+            return
+        key = (node_run, message.id or "")
+        self._texts[key] = self._texts.get(key, "") + text
+        yield text
+
+    def _is_copy(self, text: str, node_run: str) -> bool:
+        """Return whether a node returns, in a message of its own, what its model or its subgraph has said."""
+        for (said_in, _), said in self._texts.items():
+            if said == text and f"{said_in}|".startswith(f"{node_run}|"):
+                return True
+        return False
 
     def _read_updates(self, data: dict[str, Any]) -> Iterator[Any]:
         for node, update in data.items():
@@ -238,6 +268,11 @@ def _messages_in(update: Any) -> Sequence[Any]:
     if isinstance(found, list | tuple):
         return found
     return [getattr(found, "value", found)]
+
+
+def _text_of(message: Any) -> str:
+    text = message.text
+    return str(text if isinstance(text, str) else text())  # a method in older versions
 
 
 def _progress(data: Any) -> Any:

@@ -23,7 +23,8 @@ PARALLEL := --numprocesses=2 --dist=loadfile
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-setup: .venv/.stamp explorer/node_modules/.stamp .venvs/docs/.stamp .venvs/sdk03/.stamp .venvs/fasta2a/.stamp .venvs/js/.stamp .venvs/apcore-oldest/.stamp  ## create .venv and the small environments that tests need
+# The environment of one framework is among them: `make test` runs all that `make test-frameworks` does with its agents.
+setup: .venv/.stamp explorer/node_modules/.stamp .venvs/docs/.stamp .venvs/sdk03/.stamp .venvs/fasta2a/.stamp .venvs/js/.stamp .venvs/apcore-oldest/.stamp .venvs/framework-pydantic-ai/.stamp  ## create .venv and the small environments that tests need
 
 setup-wire: $(OTHERS:3.%=.venvs/py3%/.stamp)
 

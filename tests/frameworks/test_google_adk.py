@@ -6,7 +6,7 @@ import pytest
 
 from apcore_a2a.protocol.questions import to_answers
 from tests.frameworks.agents.script import SECRET
-from tests.frameworks.conftest import Framework, environments_of, say, serve_agent
+from tests.frameworks.conftest import Framework, environments_of, say, serve_agent, until
 
 
 @pytest.fixture(scope="module", params=environments_of("Google ADK"), ids=lambda environment: environment.id)
@@ -104,7 +104,7 @@ async def test_the_text_of_an_unknown_error_code_is_hidden(adk: Framework) -> No
         task = await client.get_task(heard.task_id)
     assert heard.words == "Internal error"
     assert SECRET not in str(task)
-    assert f"QUOTA: {SECRET}" in "\n".join(adk.log)
+    await until(lambda: f"QUOTA: {SECRET}" in "\n".join(adk.log))
 
 
 async def test_the_texts_of_a_team_are_paragraphs(adk: Framework) -> None:

@@ -1,12 +1,11 @@
 """A nearly full disk, and a file with a damaged page, under a running server: health check and log report them."""
 
-import sqlite3
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.storage.failing_disks import damage, enlarge, mount_disk
 from tests.storage.server_process import serving
 
 FULL = "task store unhealthy: the disk of the task store is full"
@@ -15,18 +14,7 @@ DAMAGED = "task store unhealthy: the file of the task store is damaged"
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Mount a disk of two megabytes."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", path], capture_output=True, check=False)
-    if mounted.returncode != 0:
-        pytest.skip("mounting is not permitted here; max_page_count stands for the full disk in tests/storage")
-    yield path
-    subprocess.run(["umount", path], check=True)
-
-
-def enlarge(disk: Path) -> None:
-    subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)
+    yield from mount_disk(tmp_path, 2)
 
 
 async def test_health_reports_a_nearly_full_disk_even_if_small_writes_succeed(small_disk: Path) -> None:
@@ -42,17 +30,6 @@ async def test_health_reports_a_nearly_full_disk_even_if_small_writes_succeed(sm
         assert await server.status_of_send("x" * 2_000_000) == 200
         await server.stop()
         assert server.process.said.count(FULL) == 1
-
-
-def damage(path: Path, table: str) -> None:
-    """Overwrite the first page of a table in a file that is not open."""
-    database = sqlite3.connect(path)
-    (page,) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()
-    (size,) = database.execute("PRAGMA page_size").fetchone()
-    database.close()
-    with path.open("r+b") as file:
-        file.seek((page - 1) * size)
-        file.write(b"\xff" * size)
 
 
 async def test_a_damaged_page_is_logged_once(tmp_path: Path) -> None:

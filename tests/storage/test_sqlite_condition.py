@@ -13,6 +13,7 @@ from apcore_a2a.storage.contract import Query, trouble_of
 from apcore_a2a.storage.sqlite.database import SQLiteTuning, Trouble
 from apcore_a2a.storage.sqlite.store import SQLiteStore
 from tests.storage.contract import ALICE, Author, append, assert_holds, write_task
+from tests.storage.failing_disks import damage
 from tests.storage.sqlite_spy import Spy
 
 LARGE = "x" * 100_000
@@ -108,17 +109,6 @@ async def test_a_lock_of_another_program_is_reported_while_it_is_held(
     other.close()
     await sqlite.check()
     assert trouble_of(sqlite) == ""
-
-
-def damage(path: Path, table: str) -> None:
-    """Overwrite the first page of a table in a file that is not open."""
-    database = sqlite3.connect(path)
-    (page,) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()
-    (size,) = database.execute("PRAGMA page_size").fetchone()
-    database.close()
-    with path.open("r+b") as file:
-        file.seek((page - 1) * size)
-        file.write(b"\xff" * size)
 
 
 async def test_damage_is_reported_permanently_and_other_writes_succeed(

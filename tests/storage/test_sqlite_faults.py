@@ -2,7 +2,6 @@
 
 import asyncio
 import sqlite3
-import subprocess
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from apcore_a2a.storage.contract import Query
 from apcore_a2a.storage.sqlite.database import SQLiteTuning
 from apcore_a2a.storage.sqlite.store import SQLiteStore
 from tests.storage.contract import ALICE, Author, append, assert_holds, write_task
+from tests.storage.failing_disks import enlarge, mount_disk
 from tests.storage.sqlite_spy import Brake, Spy, in_one_batch
 
 
@@ -91,18 +91,7 @@ async def test_a_full_disk_rejects_writes_and_serves_reads_until_there_is_room(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Mount a disk of one megabyte."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", path], capture_output=True, check=False)
-    if mounted.returncode != 0:
-        pytest.skip("mounting is not permitted here; max_page_count stands for the full disk")
-    yield path
-    subprocess.run(["umount", path], check=True)
-
-
-def enlarge(disk: Path) -> None:
-    subprocess.run(["mount", "-o", "remount,size=8m", disk], check=True)
+    yield from mount_disk(tmp_path, 1)
 
 
 async def test_a_full_disk_loses_no_acknowledged_write(small_disk: Path) -> None:

@@ -5,7 +5,7 @@ Invariant: the engine does not know what kind of agent it runs. An agent knows n
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, Literal, Protocol, runtime_checkable
+from typing import Any, Final, Literal, Protocol, final, runtime_checkable
 
 from msgspec import Struct
 
@@ -270,6 +270,7 @@ class Call(Struct, kw_only=True):
         return self.controls.ask_all(questions)
 
 
+@final
 class Remember(Struct, frozen=True):
     """Yielded by an agent to keep `memo`, which is JSON. It is stored with the next event, and no client sees it.
 

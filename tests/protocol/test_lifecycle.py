@@ -6,10 +6,11 @@ counting what it touches in the task, never by the clock.
 
 from collections.abc import Iterator
 from itertools import product
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, get_args
 
 import pytest
 
+from apcore_a2a.agent import AgentEvent
 from apcore_a2a.errors import InvalidAgentResponseError, InvalidStateTransitionError, wire
 from apcore_a2a.protocol.lifecycle import (
     AT_REST,
@@ -405,3 +406,8 @@ def test_a_task_that_does_not_record_is_left_alone(metadata: Any) -> None:
     task = Task(id="t", status=TaskStatus(state=S.SUBMITTED), metadata=metadata)
     fold(task, StatusUpdate(status=TaskStatus(state=S.WORKING), task_id="t"))
     assert task.metadata == metadata
+
+
+def test_no_type_of_event_can_be_subclassed() -> None:
+    # The engine compares types with `is`, which a subclass would pass unnoticed.
+    assert [kind.__name__ for kind in get_args(AgentEvent) if not getattr(kind, "__final__", False)] == []

@@ -17,11 +17,12 @@ from msgspec.structs import replace
 
 from apcore_a2a.agent import AgentEvent, Remember
 from apcore_a2a.clean_text import clean_line
-from apcore_a2a.engine.answer_forms import DataForm, with_data_as_text
+from apcore_a2a.engine.answer_forms import DATA, DataForm, with_data_as_text
 from apcore_a2a.errors import A2AError, InvalidAgentResponseError, to_metadata
 from apcore_a2a.ids_and_time import new_id, to_utc, utc_now
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.decoding import holds_more_values
+from apcore_a2a.protocol.lifecycle import WORKING
 from apcore_a2a.protocol.model import (
     Artifact,
     ArtifactUpdate,
@@ -52,6 +53,7 @@ TOO_MANY_VALUES: Final = (
     f"The agent's output has more than {MAX_VALUES} JSON values at once; it should come in pieces, or as a file"
 )
 NOT_VALID: Final = "The agent's output is not valid A2A"
+ANOTHER_TASK: Final = "The agent published an event that is not its task's"
 SCOPES: Final = ("task", "conversation")  # of a memo
 MEMO_NOT_VALID: Final = "The agent's memo has no JSON form"
 UNANSWERED: Final = "The task ended before it was the turn of the messages that waited"
@@ -68,7 +70,7 @@ _DECODE: Final[dict[type, Callable[[bytes], Any]]] = {
 }
 
 
-def check_event(event: AgentEvent, task: Task, data: DataForm = DataForm.DATA) -> CheckedEvent:
+def check_event(event: AgentEvent, task: Task, data: DataForm = DATA) -> CheckedEvent:
     """Return an event of this task's agent with all fields that the agent may leave out, ready to be folded.
 
     `data` is the form in which the caller reads data.
@@ -77,7 +79,7 @@ def check_event(event: AgentEvent, task: Task, data: DataForm = DataForm.DATA) -
         InvalidAgentResponseError: the event is not valid A2A, or belongs to another task.
     """
     try:
-        if data is not DataForm.DATA:
+        if data is not DATA:
             event = with_data_as_text(event, data)
         return _complete_event(event, task)
     except (AttributeError, TypeError, ValueError, RecursionError, OverflowError) as error:  # a value of a wrong type
@@ -85,18 +87,24 @@ def check_event(event: AgentEvent, task: Task, data: DataForm = DataForm.DATA) -
 
 
 def _complete_event(event: AgentEvent, task: Task) -> CheckedEvent:
+    if type(event) is ArtifactUpdate:
+        if event.task_id not in ("", task.id):
+            raise InvalidAgentResponseError(ANOTHER_TASK)
+        artifact = event.artifact
+        if len(artifact.parts) > 1 and EMPTY_TEXT in artifact.parts:
+            artifact = _without_empty_texts(artifact)
+        return detach(replace(event, artifact=artifact, task_id=task.id, context_id=task.context_id))
+    if type(event) is StatusUpdate:
+        if event.task_id not in ("", task.id):
+            raise InvalidAgentResponseError(ANOTHER_TASK)
+        if _says_only_its_state(event):
+            return bare_status(event.status.state, task)
+        return detach(complete_status(event, task))
+    return _complete_rare_event(event, task)
+
+
+def _complete_rare_event(event: Remember | Task | Message, task: Task) -> CheckedEvent:
     match event:
-        case StatusUpdate() | ArtifactUpdate() if event.task_id not in ("", task.id):
-            raise InvalidAgentResponseError("The agent published an event that is not its task's")
-        case ArtifactUpdate():
-            artifact = event.artifact
-            if len(artifact.parts) > 1 and EMPTY_TEXT in artifact.parts:
-                artifact = _without_empty_texts(artifact)
-            event = replace(event, artifact=artifact, task_id=task.id, context_id=task.context_id)
-        case StatusUpdate():
-            if _says_only_its_state(event):
-                return bare_status(event.status.state, task)
-            event = complete_status(event, task)
         case Remember():
             if event.scope not in SCOPES:
                 raise InvalidAgentResponseError(f"The agent's memo has an unknown scope: {event.scope!r:.40}")
@@ -162,7 +170,7 @@ def first_events(task: Task, *, working: bool) -> list[tuple[Task | StatusUpdate
     """Return the first events of a new task: a copy of the task, the step to WORKING if `working`, and their JSON."""
     events: list[tuple[Task | StatusUpdate, bytes]] = [_detach_task(task)]
     if working:
-        events.append(bare_status(TaskState.WORKING, task))
+        events.append(bare_status(WORKING, task))
     return events
 
 

@@ -42,6 +42,9 @@ class DataForm(Enum):
     BOTH = "data parts, each followed by a text part"
 
 
+DATA: Final = DataForm.DATA
+
+
 def data_form(accepted_modes: Iterable[str], *, as_text: bool) -> DataForm:
     """Return the form for a caller that accepts these media types. `as_text` adds text where data is accepted.
 

@@ -253,9 +253,9 @@ class Engine:
         history_length = request.configuration.history_length
         wait = not request.configuration.return_immediately
         begun = await self._intake.begin(request, context, wait=wait)
-        if isinstance(begun, Snapshot):
-            return _trim_history(begun.document, history_length)
-        if isinstance(begun, TaskElsewhere):
+        if not isinstance(begun, Run):
+            if isinstance(begun, Snapshot):
+                return _trim_history(begun.document, history_length)
             return await self._answer_elsewhere(begun.live, history_length, wait=wait)
         if begun.reply is not None:
             return begun.reply

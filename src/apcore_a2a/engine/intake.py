@@ -38,13 +38,14 @@ from apcore_a2a.errors import (
     Violation,
 )
 from apcore_a2a.ids_and_time import new_id, utc_now
-from apcore_a2a.protocol.lifecycle import AT_REST, CALLER, STATE_TRANSITIONS
+from apcore_a2a.protocol.lifecycle import AT_REST, CALLER, STATE_TRANSITIONS, SUBMITTED
 from apcore_a2a.protocol.model import Message, Metadata, Role, SendMessage, Task, TaskState, TaskStatus
 from apcore_a2a.storage.contract import Query, Record, Store, Webhook
 
 # A message is rejected after so many lost races with messages at other replicas. Each race is won by one of them, so a
 # few lost races do not mean overload: of nine concurrent messages at three replicas, one may lose six races.
 MAX_RACES: Final = 100
+USER: Final = Role.USER
 
 
 class Admitted(Struct, frozen=True):
@@ -124,7 +125,7 @@ class Intake:
         self, request: SendMessage, context: CallContext, webhook: Webhook | None, *, wait: bool
     ) -> Run | Snapshot | TaskElsewhere:
         message = request.message
-        if message.role is not Role.USER:
+        if message.role is not USER:
             raise InvalidParamsError("Invalid message role", [Violation("message.role", "must be the user's")])
         quota_key = context.quota_key
         if self._followers is None or message.task_id:  # otherwise a new task may wait for a replica with room
@@ -138,7 +139,7 @@ class Intake:
             run = begun
         else:
             new = await self._begin_task(request, context, webhook, quota_key)
-            if isinstance(new, TaskElsewhere):
+            if not isinstance(new, Run):
                 if new.earlier is None:
                     return new
                 new.live.release()
@@ -184,7 +185,7 @@ class Intake:
         task = Task(
             id=new_id(),
             context_id=message.context_id or new_id(),
-            status=TaskStatus(state=TaskState.SUBMITTED, timestamp=utc_now()),
+            status=TaskStatus(state=SUBMITTED, timestamp=utc_now()),
             metadata=metadata,
         )
         message_id = message.message_id or new_id()

@@ -24,7 +24,7 @@ from apcore_a2a.engine.agent_output import (
     size_of_memo,
     status_with_text,
 )
-from apcore_a2a.engine.answer_forms import ENDS_TEXTS, DataForm, data_form, repeat_texts
+from apcore_a2a.engine.answer_forms import DATA, ENDS_TEXTS, data_form, repeat_texts
 from apcore_a2a.engine.context import EngineOptions, Observer, RunTimes
 from apcore_a2a.engine.conversation import common_length
 from apcore_a2a.engine.task import LiveTask, Saving
@@ -148,6 +148,7 @@ class Stage(IntEnum):
     """The task rests, stored and published. Or its end could not be stored in time, which is an error."""
 
 
+BEGUN: Final = Stage.BEGUN
 OPENED: Final = Stage.OPENED
 RESTED: Final = Stage.RESTED
 
@@ -222,7 +223,7 @@ class Run:
         self.live = live
         self.call = call
         self.phase = OPENING
-        self.stage = Stage.BEGUN
+        self.stage = BEGUN
         self._waiters: dict[asyncio.Future[None], Stage] = {}  # requests, each with the stage that it waits for
         self.start_version = 0  # the version of `call.task` when the agent is called. 0 before that
         self.earlier: str | None = None
@@ -243,7 +244,7 @@ class Run:
         self._memory = b""  # of the conversation, as the agent last yielded it
         self._stream_final = options.stream_final
         self._shows_exceptions = options.show_exceptions
-        self._data = DataForm.DATA
+        self._data = DATA
         accepted_modes = call.request.configuration.accepted_output_modes
         if accepted_modes or options.data_as_text:
             self._data = data_form(accepted_modes, as_text=options.data_as_text)
@@ -263,7 +264,7 @@ class Run:
     async def drive(self) -> None:
         """Run the agent to its end. Raises only CancelledError, and only if cancelled during `_end`."""
         try:
-            if isinstance(self._start, AgentDecides) or await self._open(self._start):
+            if type(self._start) is AgentDecides or await self._open(self._start):
                 failure = await self._run_agent()
                 if self.phase is ABANDONED or self.phase is OVER:
                     return  # the agent returned after it was abandoned; its task has ended without it
@@ -336,7 +337,7 @@ class Run:
         """Take the agent's events, save the rest of them at the end, then let the agent clean up."""
         try:
             try:
-                self.phase = DECIDING if isinstance(self._start, AgentDecides) else RUNNING
+                self.phase = DECIDING if type(self._start) is AgentDecides else RUNNING
                 await self._take_all(events)
             finally:
                 if self._batch and self.phase is RUNNING:
@@ -404,23 +405,25 @@ class Run:
 
     def _take(self, event: AgentEvent) -> bool:
         """Add an event to the batch. Return whether more events may follow."""
-        if isinstance(event, Message) and self._agent.may_reply:  # a reply ends the task
+        if type(event) is Message and self._agent.may_reply:  # a reply ends the task
             event = StatusUpdate(status=TaskStatus(state=TaskState.COMPLETED, message=event))
         checked = check_event(event, self.live.task, self._data)
-        if isinstance(event, Remember):
+        if type(event) is Remember:
             self._count_memo(checked)
         else:
             size = len(checked[1])
             self._bytes_left -= size
             if size > self._max_event or self._bytes_left < 0:
                 raise InvalidAgentResponseError("The agent's output is over its limit of bytes")
-        if not isinstance(event, _WITH_STATUS):
-            if isinstance(event, ArtifactUpdate):
-                self._artifacts[event.artifact.artifact_id] = event.append
+        if type(event) is ArtifactUpdate:
+            self._artifacts[event.artifact.artifact_id] = event.append
+            self._batch.append(checked)
+            return True
+        if type(event) is not StatusUpdate and type(event) is not Task:
             self._batch.append(checked)
             return True
         state = event.status.state
-        if state is TaskState.CANCELED and self._stop in FAILING_STOPS:
+        if self._stop in FAILING_STOPS and state is TaskState.CANCELED:
             return False  # the run was stopped, but not by its client
         final = self.call.stream_final or self._stream_final
         if final != "append" and state in ENDS_TEXTS:

@@ -44,7 +44,7 @@ from apcore_a2a.errors import (
 )
 from apcore_a2a.ids_and_time import utc_now
 from apcore_a2a.protocol import lifecycle, v1
-from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy, fold
+from apcore_a2a.protocol.lifecycle import AT_REST, AUTH_REQUIRED, TERMINAL, WORKING, copy, fold
 from apcore_a2a.protocol.model import (
     ArtifactUpdate,
     Document,
@@ -283,7 +283,7 @@ class LiveTask:
         state = self.task.status.state
         if state in TERMINAL:
             return b""
-        if state in AT_REST and state is not TaskState.AUTH_REQUIRED:
+        if state in AT_REST and state is not AUTH_REQUIRED:
             return self._queue_body  # after a crash only the messages that wait are run
         return self._run_body  # an agent that waits for a login is run again, too
 
@@ -320,7 +320,7 @@ class LiveTask:
         records: list[bytes] = []
         # Both events are saved in one write, because they always come together and two writes cost twice as much.
         for event, body in first_events(self.task, working=working):
-            if isinstance(event, Task):
+            if type(event) is Task:
                 self.task = event
             else:
                 fold(self.task, event)
@@ -419,7 +419,7 @@ class LiveTask:
         failure = None
         try:
             for event, body in events:
-                if isinstance(event, ArtifactUpdate):
+                if type(event) is ArtifactUpdate:
                     parts = event.artifact.parts
                     # Checked without a call, because this runs for each chunk, and nearly all have content.
                     if (not parts or parts[0].text == "") and lifecycle.adds_nothing(event, self.task):
@@ -441,19 +441,19 @@ class LiveTask:
         `said` is the user's message that caused the event.
         """
         task = self.task
-        if isinstance(event, Remember):
+        if type(event) is Remember:
             self.remember(event)
             return
-        if not isinstance(event, ArtifactUpdate):
+        if type(event) is not ArtifactUpdate:
             state = task.status.state
-            if isinstance(event, Message):  # within a task, a message is a status message
+            if type(event) is Message:  # within a task, a message is a status message
                 update = StatusUpdate(status=TaskStatus(state=state, message=event))
                 event, body = detach(complete_status(update, task))
-            if state is TaskState.WORKING:
+            if state is WORKING:
                 if said is None and lifecycle.repeats_state(event, state):
                     return
             elif lifecycle.skips_working(state, event.status.state):
-                self._fold(*bare_status(TaskState.WORKING, task), folded)
+                self._fold(*bare_status(WORKING, task), folded)
             if self.queue.waiting and event.status.state in TERMINAL:
                 event, body = self._reject_queue(event, folded)
         applied = fold(task, event)
@@ -492,7 +492,7 @@ class LiveTask:
             self.queue_changed()
         else:
             for said in rejected:
-                self._fold(*bare_status(TaskState.WORKING, self.task), folded, said)
+                self._fold(*bare_status(WORKING, self.task), folded, said)
         return detach(with_unanswered(end, message_ids, self.task))
 
     def _hand_over(self, folded: Folded, events: list[CheckedEvent]) -> Saving:

@@ -95,7 +95,7 @@ class JSONRPCBinding:
 
     def _encode(self, operation: Operation, result: Any, scope: Scope, dialect: Dialect) -> bytes:
         """Return the encoded result of an operation, with the address of the request if it is a card."""
-        if isinstance(result, AgentCard):
+        if type(result) is AgentCard:
             result = self._locate(result, scope, dialect.VERSION)
         return dialect.encode_result(operation, result)
 

@@ -35,6 +35,12 @@ from apcore_a2a.protocol.model import (
     encode,
 )
 
+# The states that every message reads, as module constants (STYLE.md, "Plain code").
+SUBMITTED: Final = TaskState.SUBMITTED
+WORKING: Final = TaskState.WORKING
+AUTH_REQUIRED: Final = TaskState.AUTH_REQUIRED
+COMPLETED: Final = TaskState.COMPLETED
+
 TERMINAL: Final = frozenset({TaskState.COMPLETED, TaskState.FAILED, TaskState.CANCELED, TaskState.REJECTED})
 INTERRUPTED: Final = frozenset({TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED})
 AT_REST: Final = TERMINAL | INTERRUPTED
@@ -76,7 +82,7 @@ def skips_working(old: TaskState, new: TaskState) -> bool:
 
 def repeats_state(event: StatusUpdate | Task, state: TaskState) -> bool:
     """Return whether an event only repeats the present state. Such an event is neither stored nor published."""
-    if not isinstance(event, StatusUpdate) or event.status.state is not state:
+    if type(event) is not StatusUpdate or event.status.state is not state:
         return False
     return event.status.message is None and not event.metadata
 
@@ -103,33 +109,32 @@ def fold(task: Task, event: Event) -> Event:
         InvalidStateTransitionError: the state of the task does not allow the event. The task is unchanged.
         InvalidAgentResponseError: the event is a `Task` with another id or context id. The task is unchanged.
     """
-    match event:
-        case StatusUpdate():
-            _check(task, event.status.state)
-            # The new status replaces the old one. The message of the old status moves to the history, unless it only
-            # reported progress, which is outdated now.
-            message = task.status.message
-            if message is not None and not is_progress(message):
-                task.history.append(message)
-            before = task.status
-            task.status = event.status
-            if event.status.message is not None and repeats_answer(event.status.message):
-                task.history.append(event.status.message)  # some clients read only the messages of the history
-            if event.metadata:
-                task.metadata = _merge(task.metadata, event.metadata)
-            if task.metadata is not None:  # nearly always None
-                _note_transition(task.metadata, before, event.status)
-        case ArtifactUpdate():
-            return _extend(task, event)
-        case Message():
-            # A message changes no state, so the table has no entry for it. But a task that has ended accepts none.
-            if task.status.state in TERMINAL:
-                raise InvalidStateTransitionError(task.status.state, "message")
-            task.history.append(event)
-        case Task():
-            _replace(task, event)
-        case _:
-            assert_never(event)
+    if type(event) is ArtifactUpdate:
+        return _extend(task, event)
+    if type(event) is StatusUpdate:
+        _check(task, event.status.state)
+        # The new status replaces the old one. The message of the old status moves to the history, unless it only
+        # reported progress, which is outdated now.
+        message = task.status.message
+        if message is not None and not is_progress(message):
+            task.history.append(message)
+        before = task.status
+        task.status = event.status
+        if event.status.message is not None and repeats_answer(event.status.message):
+            task.history.append(event.status.message)  # some clients read only the messages of the history
+        if event.metadata:
+            task.metadata = _merge(task.metadata, event.metadata)
+        if task.metadata is not None:  # nearly always None
+            _note_transition(task.metadata, before, event.status)
+    elif type(event) is Message:
+        # A message changes no state, so the table has no entry for it. But a task that has ended accepts none.
+        if task.status.state in TERMINAL:
+            raise InvalidStateTransitionError(task.status.state, "message")
+        task.history.append(event)
+    elif type(event) is Task:
+        _replace(task, event)
+    else:
+        assert_never(event)
     return event
 
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable
 from enum import Enum, StrEnum
 from functools import cached_property
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, final
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
@@ -157,6 +157,7 @@ class Part(Value, frozen=True):
 Parts = Annotated[tuple[Part, ...], Meta(min_length=1, max_length=MAX_PARTS)]
 
 
+@final
 class Message(Value, frozen=True):
     """One turn of a conversation, of the user or of the agent.
 
@@ -287,6 +288,7 @@ class Artifact(Value, frozen=True):
 
 
 # Not a Value, because it is mutable. dict=True gives it a `__dict__` for its cached property, which is not in its JSON.
+@final
 class Task(Struct, kw_only=True, omit_defaults=True, repr_omit_defaults=True, rename="camel", dict=True):
     """The unit of work: its state, its results and its history.
 
@@ -374,6 +376,7 @@ class Task(Struct, kw_only=True, omit_defaults=True, repr_omit_defaults=True, re
         return dict(msgspec.json.decode(encode(self)))
 
 
+@final
 class StatusUpdate(Value, frozen=True):
     """An event: the task has a new status.
 
@@ -402,6 +405,7 @@ class StatusUpdate(Value, frozen=True):
         return str(self.status)
 
 
+@final
 class ArtifactUpdate(Value, frozen=True):
     """An event: a new artifact, or, with `append`, a further chunk of one.
 

@@ -39,6 +39,7 @@ NAMES: Final = inverted(METHODS)
 REST_PREFIX: Final = ""
 EXTENSIONS_HEADER: Final = "A2A-Extensions"
 RULES: Final = Rules()
+SEND: Final = Operation.SEND
 SENDS_EVENTS_AS_STORED: Final = True
 
 Result = Task | Document | Message | TaskPage | PushConfig | PushConfigPage | AgentCard | None
@@ -82,18 +83,18 @@ def convert_fields(operation: Operation, fields: dict[str, Any]) -> Value:
 
 def _check_push_config_id(request: Value) -> None:
     # The model does not require it, because it is optional in 0.3.
-    if isinstance(request, PushConfigRef) and not request.id:
+    if type(request) is PushConfigRef and not request.id:
         raise InvalidParamsError("Missing required parameter: id", [Violation("id", "is required", "required")])
 
 
 def encode_result(operation: Operation, result: Result) -> bytes:
     if result is None:
         body = EMPTY
-    elif isinstance(result, Document):
+    elif type(result) is Document:
         body = result.body  # encoded already, as 1.0
     else:
         body = encode(result)
-    if operation is not Operation.SEND:
+    if operation is not SEND:
         return body
     return MEMBERS[type(result)] + body + b"}"
 

@@ -32,6 +32,12 @@ def free_port() -> int:
     raise AssertionError("no port is free")
 
 
+def pgbouncer_version() -> tuple[int, int]:
+    said = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True).stdout
+    major, minor, *_ = said.split()[1].split(".")  # of "PgBouncer 1.18.0"
+    return int(major), int(minor)
+
+
 @cache
 def shared_pooler(mode: str) -> "PgBouncer":
     """Return a pooler in this mode before the server of this session of tests. The first call starts it."""

@@ -15,7 +15,7 @@ from apcore_a2a.storage.postgres import connection as connection_module
 from apcore_a2a.storage.postgres import writer
 from apcore_a2a.storage.postgres.connection import fetch, parse_address
 from apcore_a2a.storage.postgres.store import PostgresStore
-from tests.pgbouncer import PgBouncer, needs_pgbouncer, shared_pooler
+from tests.pgbouncer import PgBouncer, needs_pgbouncer, pgbouncer_version, shared_pooler
 from tests.postgres_proxy import Network, Proxy
 from tests.postgres_server import shared_server
 from tests.storage.contract import ALICE, Author, append, assert_holds, write_task
@@ -52,7 +52,7 @@ async def why_not_open(url: str) -> str:
     [
         ("pool_mode=statement", "pool_mode must be session or transaction"),
         ("prepared_statements=maybe", "prepared_statements in a store URL must be on or off, not 'maybe'"),
-        ("listen_url=mysql://host", "postgresql://"),
+        ("listen_url=mysql://host", "store_listen_url: a store URL has the form postgresql://"),
     ],
 )
 def test_options_for_poolers_are_checked(options: str, reason: str) -> None:
@@ -84,6 +84,27 @@ async def test_an_address_for_notifications_that_does_not_receive_them_is_refuse
     pooled = shared_pooler("transaction").url(url)
     text = await why_not_open(f"{pooled}&pool_mode=transaction&listen_url={pooled.partition('&')[0]}")
     assert "set --store-listen-url to the URL of the server itself, or to off" in text
+
+
+async def test_an_error_about_the_address_for_notifications_names_it(url: str, unused_tcp_port: int) -> None:
+    text = await why_not_open(f"{url}&listen_url=postgresql://agent@127.0.0.1:{unused_tcp_port}/agents")
+    assert text == (
+        f"PostgreSQL at 127.0.0.1:{unused_tcp_port}/agents does not answer; "
+        "check that it runs, and host and port in --store-listen-url"
+    )
+
+
+@needs_pgbouncer
+async def test_prepared_statements_are_refused_if_the_pooler_does_not_support_them(url: str) -> None:
+    # Version 1.21 and later can support them.
+    settings = {"max_prepared_statements": 0} if pgbouncer_version() >= (1, 21) else {}
+    pooler = PgBouncer(shared_server(), "transaction", **settings)
+    pooler.start()
+    try:
+        text = await why_not_open(pooler.url(url, pool_mode="transaction", prepared_statements="on"))
+        assert "remove prepared_statements=on from the store's URL" in text
+    finally:
+        pooler.kill()
 
 
 # ---- what works -----------------------------------------------------------------------------------------------------

@@ -233,12 +233,46 @@ async def _backend_pid(connection: Connection) -> int:
         return int(await connection.fetchval("SELECT pg_backend_pid()"))
 
 
+async def check_prepared(address: Address) -> None:
+    """Check that a pooler that shares sessions executes a prepared statement in any of them.
+
+    Raises:
+        StoreUnavailableError: it does not.
+    """
+    first: Connection = await asyncpg.connect(address.dsn, **_options(address))
+    other: Connection | None = None
+    try:
+        other = await connect_unprepared(address)
+        async with asyncio.timeout(ANSWER_TIME):
+            async with first.transaction():
+                await first.fetchval("SELECT 1")
+            async with other.transaction():  # it occupies the session in which the statement was prepared
+                await other.fetchval("SELECT 1")
+                async with first.transaction():
+                    await first.fetchval("SELECT 1")
+    except asyncpg.InvalidSQLStatementNameError as error:
+        raise StoreUnavailableError(
+            f"PostgreSQL at {address.shown} is behind a pooler that does not support prepared statements; remove "
+            "prepared_statements=on from the store's URL"
+        ) from error
+    finally:
+        await close_quietly(first)
+        await close_quietly(other)
+
+
 async def check_listening(address: Address) -> None:
     """Check that a connection to this address receives notifications.
 
     Raises:
-        StoreUnavailableError: it leads to a pooler that does not pass them on.
+        StoreUnavailableError: the address is wrong, or leads to a pooler that does not pass them on.
     """
+    try:
+        await _check_listening(address)
+    except (OSError, TimeoutError, asyncpg.PostgresError) as error:
+        raise opening_error(error, address, "--store-listen-url") from error
+
+
+async def _check_listening(address: Address) -> None:
     connection = await connect_unprepared(address)
     try:
         await check_session(address, connection)
@@ -266,11 +300,11 @@ async def terminate(connection: Connection, application_name: str) -> None:
 OPENING_ERRORS: Final[tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], str], ...]] = (
     (
         (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError),
-        "PostgreSQL at {where} refused the user or the password; check both in the store's URL",
+        "PostgreSQL at {where} refused the user or the password; check both in {option}",
     ),
     (
         asyncpg.InvalidCatalogNameError,
-        "PostgreSQL at {where} has no such database; make it with createdb, or correct the store's URL",
+        "PostgreSQL at {where} has no such database; make it with createdb, or correct {option}",
     ),
     (
         asyncpg.InsufficientPrivilegeError,
@@ -280,7 +314,7 @@ OPENING_ERRORS: Final[tuple[tuple[type[BaseException] | tuple[type[BaseException
     (
         asyncpg.PostgresConnectionError,
         "PostgreSQL at {where}, or a connection pooler before it, closed the connection; a pooler must be in session "
-        "or transaction mode, and takes no options of PostgreSQL in the store's URL",
+        "or transaction mode, and takes no options of PostgreSQL in {option}",
     ),
     (
         (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError),
@@ -297,7 +331,7 @@ OPENING_ERRORS: Final[tuple[tuple[type[BaseException] | tuple[type[BaseException
     ),
     (
         (OSError, TimeoutError),
-        "PostgreSQL at {where} does not answer; check that it runs, and host and port in the store's URL",
+        "PostgreSQL at {where} does not answer; check that it runs, and host and port in {option}",
     ),
     (
         (asyncpg.ClientConfigurationError, asyncpg.UndefinedObjectError, ValueError),
@@ -307,14 +341,14 @@ OPENING_ERRORS: Final[tuple[tuple[type[BaseException] | tuple[type[BaseException
 CANNOT_OPEN: Final = "The task store at {where} cannot be opened ({kind}); see the server's log"
 
 
-def opening_error(error: BaseException, address: Address) -> StoreUnavailableError:
-    """Return the error that says why the store cannot be opened, and what to do.
+def opening_error(error: BaseException, address: Address, option: str = "the store's URL") -> StoreUnavailableError:
+    """Return the error that says why the store cannot be opened, and what to do. `option` has the address.
 
     It does not contain the texts of the server, which may name users.
     """
     if isinstance(error, StoreUnavailableError):
         return error
-    known = {"where": address.shown, "schema": address.schema, "kind": type(error).__name__}
+    known = {"where": address.shown, "schema": address.schema, "kind": type(error).__name__, "option": option}
     for kinds, text in OPENING_ERRORS:
         if isinstance(error, kinds):
             return StoreUnavailableError(text.format_map(known))

@@ -10,6 +10,7 @@ from apcore_a2a.storage.postgres.connection import (
     ServerCondition,
     SessionSettings,
     check_listening,
+    check_prepared,
     check_session,
     close_quietly,
     connect_pool,
@@ -55,6 +56,8 @@ async def open_parts(address: Address, retention: RetentionRule) -> PostgresPart
     try:
         if not address.shares_sessions:
             await check_session(address, connection)
+        elif address.prepares:
+            await check_prepared(address)
         tokens = PageTokens(await prepare(connection, address))
     finally:
         await close_quietly(connection)

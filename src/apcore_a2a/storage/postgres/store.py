@@ -96,7 +96,10 @@ class Pooler(NamedTuple):
         if listen_dsn == NO_LISTEN:
             listen_dsn = ""
         elif listen_dsn is not None:
-            listen_dsn = parse_address(listen_dsn, _OPTIONS).dsn
+            try:
+                listen_dsn = parse_address(listen_dsn, _OPTIONS).dsn
+            except ValueError as error:
+                raise ValueError(f"store_listen_url: {error}") from error
         return address._replace(shares_sessions=is_shared, prepares=prepares, listen_dsn=listen_dsn)
 
 

@@ -1,6 +1,7 @@
 """`async_serve` and what it answers: the application as its users see it."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -256,3 +257,36 @@ async def test_every_route_but_the_open_ones_asks_who_is_there() -> None:
             answer = await client.request(method, path, json=send() if method == "POST" else None)
             assert answer.status_code == 401, path
         assert (await client.post("/", json=send(), headers=bearer())).status_code == 200
+
+
+async def test_a_request_that_the_server_ends_at_the_limit_of_its_shutdown_receives_503() -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def wait(text: str) -> str:
+        begun.set()
+        await go_on.wait()
+        return text
+
+    app = await async_serve(wait)
+    body = {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hello"}]}}
+    headers = [(b"content-type", b"application/json"), (b"a2a-version", b"1.0")]
+    scope = {"type": "http", "method": "POST", "path": "/message:send", "query_string": b"", "headers": headers}
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": json.dumps(body).encode()}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async with app.router.lifespan_context(app):
+        request = asyncio.create_task(app(scope, receive, send))
+        await begun.wait()
+        app.engine.begin_drain()
+        request.cancel()  # as uvicorn does
+        await asyncio.wait({request})
+        assert request.cancelled()
+        go_on.set()
+    assert sent[0]["status"] == 503
+    assert (b"retry-after", b"5") in sent[0]["headers"]
+    assert b"The agent is shutting down" in sent[1]["body"]

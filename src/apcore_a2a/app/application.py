@@ -26,8 +26,9 @@ from apcore_a2a.auth.authenticator import Authenticator, close_authenticator, op
 from apcore_a2a.auth.scopes import ScopedAgent
 from apcore_a2a.engine.context import EngineOptions, Hooks, Interceptor
 from apcore_a2a.engine.engine import Engine
+from apcore_a2a.engine.runs import SHUTTING_DOWN
 from apcore_a2a.engine.webhooks.delivery import Posting, Sender
-from apcore_a2a.errors import A2AError, wire
+from apcore_a2a.errors import A2AError, OverloadedError, wire
 from apcore_a2a.http.asgi import error_headers, refuse_early
 from apcore_a2a.http.card import CardEndpoint, CardRules, CardSigner
 from apcore_a2a.http.forwarded import PublicAddress
@@ -147,10 +148,23 @@ class Application(Starlette):
         if not self._opened and not await self._opens_now(scope, send):
             return
         scope[KEY] = self.traffic
-        if self.user_middleware or self.router.routes:
-            await super().__call__(scope, receive, send)
-        else:
-            await self._core(scope, receive, send)
+        try:
+            if self.user_middleware or self.router.routes:
+                await super().__call__(scope, receive, send)
+            else:
+                await self._core(scope, receive, send)
+        except asyncio.CancelledError:
+            if self.engine.draining:
+                await self._refuse_at_shutdown(scope, send)
+            raise
+
+    async def _refuse_at_shutdown(self, scope: Scope, send: Send) -> None:
+        """Answer a request that the server ends at the limit of its shutdown. It waits for an agent or a store."""
+        error = OverloadedError(SHUTTING_DOWN, retry_after=5)
+        try:
+            await refuse_early(scope, send, wire(error).http, error, error_headers(error))
+        except RuntimeError:  # of the server: the response, for example a stream, has begun
+            logger.debug("response not completed at the shutdown")
 
     async def _opens_now(self, scope: Scope, send: Send) -> bool:
         """Open for the first request, and return whether it may proceed.

@@ -13,6 +13,7 @@ from apcore_a2a.protocol.model import PushConfig, TaskState
 from apcore_a2a.storage.contract import FollowedTask, Query, Webhook
 from apcore_a2a.storage.postgres import connection as connection_module
 from apcore_a2a.storage.postgres import replicas, writer
+from apcore_a2a.storage.postgres import store as store_module
 from apcore_a2a.storage.postgres.store import PostgresStore
 from tests.postgres_proxy import Network, Proxy
 from tests.postgres_server import PostgresServer, shared_server
@@ -335,6 +336,23 @@ async def test_a_new_task_does_not_wait_again_for_a_server_that_does_not_answer(
         await proxy.set(Network.WELL)
         await asyncio.wait_for(running, 10)
         await store.close()
+
+
+async def test_a_store_is_closed_in_bounded_time_while_the_server_does_not_answer(
+    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Proxy(shared_server().folder) as proxy:
+        store = PostgresStore(proxy.url(url))
+        await store.open()
+        author = await write_task(store, Author("t"), TaskState.WORKING)
+        await proxy.set(Network.SWALLOWS)
+        monkeypatch.setattr(store_module, "CLOSE_TIME", 0.2)
+        monkeypatch.setattr(connection_module, "ANSWER_TIME", 600)
+        future = store.append(author.chunk("x"))
+        await asyncio.wait_for(store.close(), 10)
+        with pytest.raises(StoreUnavailableError):
+            await future
+    assert "lease not released" in caplog.text
 
 
 async def test_a_table_that_stays_locked_is_waited_for_in_bounded_time(

@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 CONNECT_TIME: Final = 4.0  # seconds to open a connection
 ANSWER_TIME: Final = 4.0  # seconds for an answer
+CLOSE_TIME: Final = 1.0  # seconds to close a connection, or the connections of a pool
 # A request may need several answers, and is rejected within five seconds. So it waits only once for a server that gives
 # no answer: after MAX_OUTAGE, reads wait for OUTAGE_ANSWER_TIME, and new tasks are rejected at once.
 MAX_OUTAGE: Final = 1.0  # seconds without an answer
@@ -416,7 +417,7 @@ async def close_quietly(connection: Connection | None) -> None:
     if connection is None or connection.is_closed():
         return
     try:
-        await connection.close(timeout=1)
+        await connection.close(timeout=CLOSE_TIME)
     except Exception:  # of a driver, about a connection that is discarded
         connection.terminate()
 
@@ -538,7 +539,7 @@ class Database:
     async def close(self) -> None:
         """Close all connections, in bounded time."""
         try:
-            async with asyncio.timeout(ANSWER_TIME):
+            async with asyncio.timeout(CLOSE_TIME):
                 await self._pool.close()
         except Exception:  # of a driver, about connections that are discarded
             self._pool.terminate()

@@ -67,6 +67,7 @@ _OPTIONS: Final[dict[str, ReadOption]] = {
 _OF_POOLER: Final = ("pool_mode", "prepared_statements", "listen_url")
 _DELETE: Final = "DELETE FROM task WHERE id = $1 AND owner = $2"
 NO_LISTEN: Final = "off"  # as `listen_url`
+CLOSE_TIME: Final = 4.0  # seconds for the last writes and the release of the lease
 
 
 class Pooler(NamedTuple):
@@ -172,16 +173,17 @@ class PostgresStore:
             raise opening_error(error, self.address) from error
 
     async def close(self) -> None:
-        """Finish queued writes, leave the other replicas, and close the connections."""
+        """Finish queued writes, leave the other replicas, and close the connections, in bounded time."""
         opened = self._opened
         if opened is None:
             return
-        await opened.writer.close()
-        await opened.notifications.close()
         try:
-            await self.replicas.lease.leave()
-        except StoreUnavailableError:
+            async with asyncio.timeout(CLOSE_TIME):
+                await opened.writer.close()
+                await self.replicas.lease.leave()
+        except (StoreUnavailableError, TimeoutError):
             logger.warning("lease not released: other replicas take over the tasks when it expires")
+        await opened.notifications.close()
         await opened.close()
         self._opened = None
 

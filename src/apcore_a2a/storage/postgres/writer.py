@@ -132,13 +132,16 @@ class PostgresWriter:
         self._work = asyncio.get_running_loop().create_task(self._run(), name="postgres writer")
 
     async def close(self) -> None:
-        """Stop when all submitted writes are committed, or have failed."""
+        """Stop when all submitted writes are committed, or have failed. If this is cancelled, stop at once."""
         self._closed = True
         self._arrived.set()
-        if self._work is not None:
-            await asyncio.wait({self._work}, timeout=RETRY_TIMEOUT + 5)
-            self._work.cancel()
-        await close_quietly(self._connection)
+        try:
+            if self._work is not None:
+                await asyncio.wait({self._work})
+        finally:
+            if self._work is not None:
+                self._work.cancel()
+            await close_quietly(self._connection)
 
     def submit(self, write: Write) -> None:
         """Queue a write for the next group. Its futures are done after the commit.

@@ -72,6 +72,8 @@ class CancelToken:
     def __init__(self) -> None:
         self.is_cancelled = False
         self.was_ignored = False
+        self.task: Task | None = None
+        """The task as it was when the run was cancelled. None before."""
         self._callbacks: tuple[Callable[[], object], ...] = ()  # a tuple: nearly every message has no callback
 
     def on_cancel(self, callback: Callable[[], object]) -> None:
@@ -81,9 +83,10 @@ class CancelToken:
         else:
             self._callbacks += (callback,)
 
-    def cancel(self) -> None:
+    def cancel(self, task: Task | None = None) -> None:
         if not self.is_cancelled:
             self.is_cancelled = True
+            self.task = task
             for callback in self._callbacks:
                 try:
                     callback()

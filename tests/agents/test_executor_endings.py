@@ -34,6 +34,28 @@ async def test_execute_is_cancelled_first_and_then_cancel_is_called() -> None:
     assert [context.task_id for context in executor.cancelled] == [task.id]
 
 
+async def test_cancel_sees_the_task_as_it_is_and_not_as_it_was_at_the_start() -> None:
+    found: list[tuple[TaskState, str] | None] = []
+
+    def note(context: RequestContext) -> None:
+        current = context.current_task
+        found.append(None if current is None else (current.status.state, text_of(current)))
+
+    async def work(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
+        note(context)
+        await updater.start_work("Half done")
+        await asyncio.Event().wait()
+
+    async def stop(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
+        note(context)
+
+    async with talk_to(Scripted(work, stop)) as user:
+        task = await user.task("Go", now=True)
+        await user.until(task, TaskState.WORKING)
+        await user.cancel(task)
+    assert found == [None, (TaskState.WORKING, "Half done")]
+
+
 async def test_a_cancelled_task_is_canceled_even_if_the_executor_publishes_nothing() -> None:
     async def silent(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None: ...
 

@@ -87,10 +87,12 @@ class _ExecutorRun:
         self._execution.cancel()
 
     async def _cancel(self) -> None:
+        # The context of `cancel` has the task as it is now. That of `execute` has it as it was at the start.
+        call = replace(self._call, task=self._call.cancel.task or self._call.task, resumed=True)
         await asyncio.wait({self._execution}, timeout=self._limits.unwind)  # some executors end only after `cancel`
         try:
             async with asyncio.timeout(self._limits.cancel):
-                await self._executor.cancel(self._context, self.queue)
+                await self._executor.cancel(RequestContext(call), self.queue)
         except ENDS_THE_LOOP as error:
             raise RuntimeError(f"the executor raised {type(error).__name__}") from error
         finally:

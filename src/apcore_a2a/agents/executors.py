@@ -77,7 +77,7 @@ class RequestContext:
 
     @property
     def current_task(self) -> Task | None:
-        """The task that the message continues. None for the first message of a task.
+        """The task that the message continues. None for the first message of a task. In `cancel`, the task as it is.
 
         Example:
             >>> async def execute(context, event_queue):

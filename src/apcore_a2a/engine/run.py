@@ -609,7 +609,7 @@ class Run:
         It is called once. Return whether the agent was abandoned, and the driver with it.
         """
         self._stop = reason
-        self.call.cancel.cancel()
+        self.call.cancel.cancel(copy(self.live.task))
         self._cancel_driver()  # while the engine has control, the driver checks `_stop` itself
         await asyncio.wait({self.driver}, timeout=self._timing.cancel_grace)
         if self.phase not in IN_AGENT:  # the run has ended, or it waits for the store and not for the agent

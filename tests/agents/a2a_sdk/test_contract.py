@@ -266,12 +266,15 @@ async def test_out_of_bound_authentication_waits_and_continues() -> None:
 async def test_a_cancellation_request_cancels_execute_and_calls_cancel() -> None:
     """The async task running execute() is cancelled (CancelledError), and cancel() is explicitly called.
 
-    It publishes CANCELED for the task identified by the task_id in the context.
+    It publishes CANCELED for the task identified by the task_id in the context. The context has the task as it is now.
     """
     order: list[str] = []
+    found: list[tuple[bool, int, list[str]]] = []
 
     async def work(context: RequestContext, queue: EventQueue, updater: TaskUpdater) -> None:
         await queue.enqueue_event(task_of(context))
+        await updater.add_artifact([pb.Part(text="half of it")], artifact_id="draft")
+        await updater.start_work()
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -279,13 +282,19 @@ async def test_a_cancellation_request_cancels_execute_and_calls_cancel() -> None
             raise
 
     async def cancel(context: RequestContext, queue: EventQueue, updater: TaskUpdater) -> None:
-        assert context.current_task is not None
-        order.append(f"cancel called for {context.task_id == context.current_task.id}")
+        current = context.current_task
+        assert current is not None
+        order.append("cancel called")
+        artifacts = [artifact.artifact_id for artifact in current.artifacts]
+        found.append((current.id == context.task_id, current.status.state, artifacts))
         await updater.cancel(new_text_message("As you wish"))
 
     async with talk_to(Scripted(work, cancel)) as user:
-        task = await user.cancel(await user.task("Go", now=True))
-    assert order == ["execute cancelled", "cancel called for True"]
+        task = await user.task("Go", now=True)
+        await user.until(task, TaskState.WORKING)
+        task = await user.cancel(task)
+    assert order == ["execute cancelled", "cancel called"]
+    assert found == [(True, pb.TASK_STATE_WORKING, ["draft"])]
     assert (task.status.state, text_of(task)) == (TaskState.CANCELED, "As you wish")
 
 

@@ -11,8 +11,9 @@ from pydantic import BaseModel
 from apcore_a2a.agents.apcore.agent import to_params, to_skill
 from apcore_a2a.agents.schema import ROOT, Schema, file_field, inline, is_base64, text_field
 from apcore_a2a.agents.skills import modes
-from apcore_a2a.protocol.card import AgentSkill
+from apcore_a2a.protocol.card import AgentCard, AgentSkill
 from apcore_a2a.protocol.model import encode
+from apcore_a2a.protocol.v03.jsonrpc import encode_card
 from tests.agents.apcore.running import Add, Counts, Returns, modules_of
 from tests.requirements import requirement
 
@@ -52,8 +53,10 @@ def test_examples_are_inputs_as_json_and_ten_at_most() -> None:
 
 
 @requirement("FR-SKL-002")
-def test_a_module_without_examples_is_a_skill_without_examples() -> None:
-    assert skill_of(Returns({})).examples == ()
+def test_a_module_without_examples_is_a_skill_with_an_empty_list() -> None:
+    card = AgentCard(name="agent", supported_interfaces=(), skills=(skill_of(Returns({})),))
+    (shown,) = json.loads(encode_card(card))["skills"]
+    assert shown["examples"] == []
 
 
 STRING = {"type": "string"}

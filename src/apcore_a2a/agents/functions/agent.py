@@ -378,11 +378,10 @@ def _is_progress(event: AgentEvent) -> bool:
 
 
 # ---- one function ---------------------------------------------------------------------------------------------------
-# A message becomes the arguments of the function.
-#
-# Invariant: coroutine functions run on the event loop, all others on a thread of their own.
+# A message becomes the arguments of the function. Coroutine functions run on the event loop, all others on a thread.
 
-
+# The types of most results, which are neither files nor iterators. To ask the abstract classes takes 2 % of a message.
+_JSON_TYPES: Final = frozenset({str, dict, list, int, float, bool, type(None)})
 _END: Final = object()  # marks the end of an iterator. None may be one of its items.
 
 
@@ -481,6 +480,8 @@ class FunctionAgent:
 
     async def _read_arguments(self, call: Call) -> Arguments:
         """Return the arguments of a call. Inputs that take long to read or to check block no other caller."""
+        if not self.skill.signature.inputs:
+            return self.skill.read_arguments(call)  # nothing is decoded or checked
         cost = self.skill.cost
         parts = self.skill.input_message(call).parts
         if cost.patterns:
@@ -527,21 +528,20 @@ class FunctionAgent:
         return approval_required(f"skill {skill_id}", skill_id=skill_id, approval_id=approval_id, inputs=inputs)
 
     async def _run(self, call: Call, output: TaskOutput) -> AsyncGenerator[AgentEvent, None]:
-        async with AsyncExitStack() as stack:
-            result = await self._call(call, stack)
-            if isinstance(result, AsyncIterable):
-                async with _closing(result):
-                    async for chunk in result:
-                        for event in output.add(await self._loaded(chunk, call)):
-                            yield event
-            else:
-                for event in output.add_whole(await self._loaded(result, call)):
-                    yield event
+        result = await self._call(call)
+        if type(result) not in _JSON_TYPES and isinstance(result, AsyncIterable):
+            async with _closing(result):
+                async for chunk in result:
+                    for event in output.add(await self._loaded(chunk, call)):
+                        yield event
+        else:
+            for event in output.add_whole(await self._loaded(result, call)):
+                yield event
         for event in output.end():
             yield event
 
-    async def _call(self, call: Call, stack: AsyncExitStack) -> Any:
-        """Call the function, on a thread if it may block. The stack holds what the whole run needs."""
+    async def _call(self, call: Call) -> Any:
+        """Call the function, on a thread if it may block."""
         arguments, named = call.prepared or await self._read_arguments(call)
         if not self._blocks:
             result = self._function(*arguments, **named)
@@ -554,34 +554,34 @@ class FunctionAgent:
                     return await worker.call(read_file, result)
                 if isinstance(result, Iterator):
                     # The body of a generator has not run yet. All of it runs on this thread, so the thread is kept.
-                    await stack.enter_async_context(during_the_call.pop_all())
-                    return _iterate(result, worker)
+                    return _iterate(result, worker, during_the_call.pop_all())
         if inspect.isawaitable(result):  # a plain function, such as a lambda, that returns a coroutine
             return await result
         return result
 
     async def _loaded(self, result: Any, call: Call) -> Any:
         """Return a result, or the content of an open file as a part. Reading may block, so a thread does it."""
-        if not isinstance(result, io.IOBase):
+        if type(result) in _JSON_TYPES or not isinstance(result, io.IOBase):
             return result
         async with self._threads.worker(self.__name__, call.cancel) as worker:
             return await worker.call(read_file, result)
 
 
-async def _iterate(iterator: Iterator[Any], worker: Worker) -> AsyncGenerator[Any, None]:
-    """Yield the items of an iterator that may block before each item."""
-    try:
-        while True:
-            chunk = await worker.call(next, iterator, _END)
-            if chunk is _END:
-                break
-            if isinstance(chunk, io.IOBase):
-                chunk = await worker.call(read_file, chunk)
-            yield chunk
-    finally:
-        close = getattr(iterator, "close", None)
-        if close is not None:
-            worker.call_last(close)  # without waiting: the generator may be blocked, and its run is over
+async def _iterate(iterator: Iterator[Any], worker: Worker, thread: AsyncExitStack) -> AsyncGenerator[Any, None]:
+    """Yield the items of an iterator that may block before each item, then release the thread."""
+    async with thread:
+        try:
+            while True:
+                chunk = await worker.call(next, iterator, _END)
+                if chunk is _END:
+                    break
+                if isinstance(chunk, io.IOBase):
+                    chunk = await worker.call(read_file, chunk)
+                yield chunk
+        finally:
+            close = getattr(iterator, "close", None)
+            if close is not None:
+                worker.call_last(close)  # without waiting: the generator may be blocked, and its run is over
 
 
 def _closing(chunks: AsyncIterable[Any]) -> AbstractAsyncContextManager[object]:

@@ -138,7 +138,7 @@ async def test_debug_shows_what_is_asked_for_and_that_the_card_was_rebuilt(caplo
 
 async def test_nothing_is_put_together_for_a_level_that_is_off(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "apcore_a2a")
-    async with app_client(registry(add=Add())) as client:
+    async with app_client(registry(add=Add()), name="math") as client:
         await client.send_message(PAIR)
     assert caplog.records == []
 

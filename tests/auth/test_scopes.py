@@ -54,7 +54,7 @@ async def test_scopes_without_authentication_are_a_mistake() -> None:
 
 
 async def test_a_pattern_that_fits_nothing_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    await async_serve(registry(), auth=JWTAuthenticator(SECRET), skill_scopes={"mathh.*": "x"})
+    await async_serve(registry(), name="math", auth=JWTAuthenticator(SECRET), skill_scopes={"mathh.*": "x"})
     assert [vars(record)["pattern"] for record in caplog.records] == ["mathh.*"]
 
 

@@ -157,10 +157,10 @@ async def perform(url: str, attack: Attack) -> int:
         for data in attack(peer):
             peer.send(data)
             sent += len(data)
-            if sent > 50_000:
+            if sent > 5_000:
                 sent = 0
-                await asyncio.sleep(0)
-                if peer.writer.transport.is_closing():
+                await asyncio.sleep(0)  # often, because a write that fails discards a GOAWAY that was not read yet
+                if reading.done() or peer.writer.transport.is_closing():
                     break
         return (await reading).code
 

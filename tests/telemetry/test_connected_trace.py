@@ -87,15 +87,21 @@ async def ask(url: str, webhook: str) -> dict[str, Any]:
 
 
 def is_complete(spans: Spans) -> bool:
-    return count(spans, "front", "SendMessage") == 2 and count(spans, "front", "deliver webhook") >= 1
+    """Return whether all spans were exported. Each process exports a span when it ends, so parents come last."""
+    if count(spans, "front", "SendMessage") != 2 or count(spans, "front", "deliver webhook") == 0:
+        return False
+    return missing_parents(spans) == {CALLER}
+
+
+def missing_parents(spans: Spans) -> set[str]:
+    trace = [span for span in spans if span["trace"] == TRACE_ID]
+    return {span["parent"] for span in trace} - {span["id"] for span in trace}
 
 
 def check_connected(spans: Spans) -> None:
     told = json.dumps([[span["service"], span["name"], span["id"], span["parent"]] for span in spans], indent=1)
     mine = ours(spans)
     trace = [span for span in spans if span["trace"] == TRACE_ID]
-    ids = {span["id"] for span in trace}
-    assert {span["parent"] for span in trace} - ids == {CALLER}, told  # every other parent was exported
     assert all(span["trace"] == TRACE_ID for span in mine), told
     assert len(mine) <= MAX_OURS, told
     assert count(mine, "front", "invoke_agent front") == 1, told

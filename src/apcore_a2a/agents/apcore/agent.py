@@ -36,6 +36,7 @@ from apcore_a2a.protocol.card import AgentCapabilities, AgentCard, AgentSkill, a
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Part, StatusUpdate, TaskState, TaskStatus, encode
 
 ARTIFACT_ID: Final = "result"  # a task has one artifact, and a repeated run replaces it
+DEFAULT_NAME: Final = "apcore-agent"  # of a card, if neither the configuration nor the settings have a name
 MAX_SHOWN: Final = 64  # characters of an unknown skill id that an error repeats
 
 
@@ -298,7 +299,7 @@ def build_card(modules: Modules, *, show: Callable[[ModuleInfo], bool] | None = 
             described[module.id] = to_params(module)
     about = describe_skills(described)
     return AgentCard(
-        name=_read_project(modules, "name") or "apcore-agent",
+        name=_read_project(modules, "name") or DEFAULT_NAME,
         description=_read_project(modules, "description") or _count(skills),
         version=_read_project(modules, "version") or __version__,
         supported_interfaces=(),

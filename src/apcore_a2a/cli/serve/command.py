@@ -14,6 +14,7 @@ import click
 from click.core import ParameterSource
 from msgspec.structs import replace
 
+from apcore_a2a.agents.apcore.agent import DEFAULT_NAME
 from apcore_a2a.agents.mcp.targets import read_mcp_server
 from apcore_a2a.app import banner, logs
 from apcore_a2a.app.application import Application
@@ -335,6 +336,7 @@ def _reject_old_variables() -> None:
 
 def _serve_modules(extensions: Extensions, given: dict[str, Any], auth: list[Authenticator] | None) -> int:
     options = _app_options(given) | {"auth": auth}
+    options["name"] = options.get("name") or DEFAULT_NAME  # a registry that was made here has no configuration
     changes = ""
     if given["reload"]:
         reloader = Reloader(extensions)

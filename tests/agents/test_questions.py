@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from apcore_a2a.agents.content import ask_questions, questions_message
-from apcore_a2a.agents.questions import Answer, approval, read_approval, read_reply
+from apcore_a2a.agents.questions import Answer, Reply, approval, read_approval, read_reply
 from apcore_a2a.protocol.model import Message, Part, Role, TaskState
 from apcore_a2a.protocol.questions import Question, questions_of, to_answers
 
@@ -185,3 +185,10 @@ def test_integers_of_changed_arguments_stay_integers() -> None:
     read = read_reply(reply(to_answers({"1": {"approved": True, "arguments": changed}})), [question])
     expected = {"amount": 3, "rate": 2.0, "seats": [4, 5.5, 6], "to": {"year": 2.0**60}, "new": 1.0}
     assert repr(read.answers["1"].arguments) == repr(expected)
+
+
+def test_a_text_with_thousands_of_items_or_lines_is_no_answer() -> None:
+    numbers = Question(id="n", text="Which?", schema={"type": "array", "items": {"type": "integer"}})
+    assert read_reply(reply("1," * 900), [numbers]).answers["n"].value == [1] * 900
+    assert read_reply(reply("1," * 2_000), [numbers]).problems == ["The answer does not fit. expected an array."]
+    assert read_reply(reply("1: yes\n" * 2_000), [PAY, DELETE]) == Reply({}, [])

@@ -166,12 +166,24 @@ Product.model_rebuild()
 def tree(tree: Sum) -> str:
     return tree.kind
 
+class Place(BaseModel):
+    name: str
+
+class Places(BaseModel):
+    value: list[int | bool | Place | list[int] | dict[str, int]]
+
+class Count(BaseModel):
+    count: int
+
 class Module:
     description = "Counts"
     output_schema = {"type": "object"}
 
     def __init__(self, schema):
         self.input_schema = {"type": "object", "properties": {"value": schema}}
+        if isinstance(schema, type):
+            self.input_schema = schema
+            self.output_schema = Count
 
     async def execute(self, inputs, context):
         return {"count": len(inputs["value"])}
@@ -186,6 +198,8 @@ registry.register("unique", Module({"type": "array", "uniqueItems": True}))
 registry.register("pattern", Module({"type": "string", "pattern": "^(a+)+$"}))
 registry.register("many", Module({"type": "array", "items": {"type": "object", "properties": {"a": {"minimum": 0}}}}))
 registry.register("recursive", recursive)
+registry.register("short", Module({"anyOf": [{"type": "string", "maxLength": 5}, {"type": "null"}, {"type": "array"}]}))
+registry.register("places", Module(Places))
 functions = [total, keys, letters, rows, tree]
 served = {"functions": functions, "modules": registry, "executor": apcore.Executor(registry)}[sys.argv[1]]
 serve(served, host="127.0.0.1", port=0, metrics=True)
@@ -215,6 +229,10 @@ SLOW_INPUTS = {
     "pattern of a module": ("modules", "pattern", {"value": "a" * 28 + "!"}, SLOW),
     "many objects": ("modules", "many", {"value": [{"a": n} for n in range(15_000)]}, ""),
     "recursive schema": ("modules", "recursive", {"value": nested(40)}, SLOW),
+    "long text": ("modules", "short", {"value": "\x7f" * 9 * MEGABYTE}, "x7f"),  # an error shows each as 4 characters
+    "wrong places": ("modules", "places", {"value": ["x"] * 20_000}, "100000 errors"),
+    "long text, own executor": ("executor", "short", {"value": "\x7f" * 9 * MEGABYTE}, "value"),
+    "wrong places, own executor": ("executor", "places", {"value": ["x"] * 20_000}, "100000 errors"),
     "unique objects, own executor": ("executor", "unique", {"value": OBJECTS}, SLOW),
     "pattern, own executor": ("executor", "pattern", {"value": "a" * 28 + "!"}, SLOW),
 }
@@ -222,7 +240,8 @@ SLOW_INPUTS = {
 
 def ask(skill: str, inputs: object) -> bytes:
     said = {"messageId": "m", "role": "ROLE_USER", "parts": [{"data": inputs}], "metadata": {"skillId": skill}}
-    return json.dumps({"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {"message": said}}).encode()
+    body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {"message": said}}
+    return json.dumps(body, ensure_ascii=False).encode()
 
 
 @pytest.mark.timeout(150)

@@ -25,7 +25,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MAX_VALUES: Final = 1_000  # JSON values of an input that is read and checked on the event loop: about 10 ms
-MAX_LETTERS: Final = 100_000  # characters of a text that is read there: it may be JSON
+MAX_LETTERS: Final = 100_000  # characters of a text that is read there (it may be JSON), and of an input
 MAX_ITEMS: Final = 100  # items that are compared with each other there
 MAX_LEVELS: Final = 4  # levels of an input whose schema refers to itself
 MAX_STEPS: Final = 100_000  # steps of regular expressions: about 5 ms
@@ -141,7 +141,17 @@ class InputCost:
         size = measure(value)
         return (
             size.values > MAX_VALUES
+            or size.letters > MAX_LETTERS  # each error repeats the value that is wrong
             or (self._has_unique and size.longest_list > MAX_ITEMS)
+            or (self.is_recursive and size.levels > MAX_LEVELS)
+            or self._has_slow_patterns(size)
+        )
+
+    def may_be_slow_for_model(self, value: Any) -> bool:
+        """Whether a check by a pydantic model may block the event loop."""
+        size = measure(value)
+        return (
+            size.values > MAX_VALUES
             or (self.is_recursive and size.levels > MAX_LEVELS)
             or self._has_slow_patterns(size)
         )
@@ -158,13 +168,6 @@ class InputCost:
         texts = 1 + size.letters // (1 + size.longest_text)
         steps = sum(steps_of(each, size.longest_text) for each in self.patterns)
         return steps * texts > MAX_STEPS
-
-    def has_many_alternatives(self, value: Any) -> bool:
-        """Whether a recursive schema may need many comparisons for a value."""
-        if not self.is_recursive:
-            return False
-        size = measure(value)
-        return size.values > MAX_VALUES or size.levels > MAX_LEVELS
 
     def refuse_if_too_complex(self, value: Any) -> None:
         """Raise InvalidParamsError if a recursive schema with alternatives needs too many comparisons for a value.

@@ -21,6 +21,7 @@ from apcore_a2a.protocol.model import Message, Part, StatusUpdate, TaskState, Ta
 from apcore_a2a.protocol.questions import ANSWERS, APPROVED, ARGUMENTS, Question
 
 MAX_ARGUMENTS: Final = 64 * 1024  # bytes of arguments that an approval shows
+MAX_WORDS: Final = 1_000  # lines with numbers, or items between commas, that are read in a text
 WORDS: Final = {"approve": True, "approved": True, "yes": True, "reject": False, "rejected": False, "no": False}
 UNNAMED: Final = "approval"  # the id of the question, if the approval has none
 DECLINED: Final = frozenset({"decline", "cancel", "skip"})
@@ -126,7 +127,10 @@ def _by_number(parts: Sequence[Part], questions: Sequence[Question]) -> dict[str
     if len(questions) < 2 or any(not isinstance(part.text, str) for part in parts):
         return {}
     found: dict[str, Any] = {}
-    for line in "\n".join(str(part.text) for part in parts).splitlines():
+    lines = "\n".join(str(part.text) for part in parts).splitlines()
+    if len(lines) > MAX_WORDS:
+        return {}
+    for line in lines:
         if not line.strip():
             continue
         match = NUMBERED.fullmatch(line)
@@ -223,8 +227,9 @@ def _from_words(text: str, schema: Schema) -> Any:
             return value
     listed = schema.get("enum")
     if isinstance(listed, list):
+        lowered = words.lower()
         for each in listed:
-            if isinstance(each, str) and each.lower() == words.lower():
+            if isinstance(each, str) and each.lower() == lowered:
                 return each
     return text
 
@@ -269,6 +274,8 @@ def _to_array(words: str, schema: Schema) -> Any:
         return value
     items = schema.get("items")
     inner = items if isinstance(items, dict) else {}
+    if words.count(",") > MAX_WORDS:  # on the event loop
+        return None
     return [_from_words(each, inner) for each in words.split(",") if each.strip()]
 
 

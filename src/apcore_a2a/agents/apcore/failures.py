@@ -17,13 +17,14 @@ from pydantic import ValidationError
 from apcore_a2a import errors
 from apcore_a2a.agent import Caller
 from apcore_a2a.agents.apcore.modules import ACCESS, SCHEMA, FailedChecks, ModuleInfo
-from apcore_a2a.agents.inputs import refuse_inputs
+from apcore_a2a.agents.inputs import MAX_VIOLATIONS, refuse_inputs
 from apcore_a2a.clean_text import clean_line
 from apcore_a2a.errors import A2AError, AgentError
 
 logger = logging.getLogger(__name__)
 
 MAX_TEXT: Final = 500
+MAX_READ: Final = 5_000  # characters of a text that are sanitized. It may repeat megabytes of a client's input.
 SAFETY: Final = "Safety limit exceeded"
 
 # By the code of apcore: the name of its class, our text, and our error class.
@@ -55,7 +56,7 @@ _REQUIRED: Final = re.compile(r"^'(.+)' is a required property$")
 
 def sanitize(text: object) -> str:
     """Return a third-party text without internal details, truncated to MAX_TEXT characters."""
-    sanitized = str(text or "")
+    sanitized = str(text or "")[:MAX_READ]
     for pattern, replacement in _REDACTIONS:
         sanitized = pattern.sub(replacement, sanitized)
     return sanitized.strip()[:MAX_TEXT]
@@ -99,7 +100,7 @@ def _invalid_input(error: Mapping[str, Any], module: ModuleInfo, inputs: Any) ->
     if not items and error.get("code") not in _OF_INPUTS:
         return _unusable_schema(error, module)
     violations: list[errors.Violation] = []
-    for item in items:
+    for item in items[:MAX_VIOLATIONS]:
         message = sanitize(item["message"])
         violations.append(errors.Violation(_field(item), message, item.get("code") or "invalid"))
     return refuse_inputs(violations)

@@ -96,8 +96,18 @@ def test_an_unknown_kind_is_rejected_with_the_kinds(terminal: Terminal, tmp_path
 
 
 def test_the_next_steps_are_printed(terminal: Terminal, tmp_path: Path) -> None:
-    ran = terminal("new", "modules", str(tmp_path / "x"))
-    assert ran.out.splitlines()[-1] == "  apcore-a2a dev extensions"
+    ran = terminal("new", "modules", str(tmp_path / "my agent"))
+    assert [line.strip() for line in ran.out.splitlines()] == [
+        f"cd '{tmp_path / 'my agent'}'",
+        "python -m pip install pytest",
+        "python -m pytest",
+        "apcore-a2a dev extensions",
+    ]
+
+
+def test_the_help_has_one_line_for_each_kind(terminal: Terminal) -> None:
+    lines = [line.strip() for line in terminal("new", "--help").out.splitlines()]
+    assert [kind for kind, what in KINDS.items() if f"{kind:13} {what}" not in lines] == []
 
 
 def test_a_project_is_written_in_the_current_directory_if_it_is_empty(

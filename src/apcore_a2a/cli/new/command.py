@@ -4,6 +4,7 @@ The files are in `templates`. Invariant: `new` never overwrites a file.
 """
 
 import re
+import shlex
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -26,18 +27,15 @@ DEFAULT_TARGET: Final = "agent.py"
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9._-]+")  # the name stands in Python, in shell commands and as an image
 
 
-@click.command("new", epilog=example("apcore-a2a new functions my-agent"))
+_KIND_LINES: Final = "\n".join(f"{kind:13} {what}" for kind, what in KINDS.items())
+# click keeps the lines of a paragraph that begins with a backspace as they are.
+HELP: Final = f"Write a project of a kind into DIRECTORY: an agent, its test, a Dockerfile.\n\n\b\n{_KIND_LINES}"
+
+
+@click.command("new", help=HELP, epilog=example("apcore-a2a new functions my-agent"))
 @click.argument("kind", type=click.Choice(list(KINDS)))
 @click.argument("directory", type=click.Path(path_type=Path))
 def command(kind: str, directory: Path) -> int:
-    r"""Write a project of the KIND into DIRECTORY: an agent, its test, a Dockerfile.
-
-    \b
-    functions     typed functions as skills: a stream, a question, an approval
-    chat          a conversation that remembers, with a place for your model
-    modules       a directory of apcore modules, one file each
-    orchestrator  an agent that asks other agents at the same time
-    """
     contents = _contents(kind, _NOT_IN_NAMES.sub("-", directory.resolve().name).strip("-") or "agent")
     try:
         if directory.exists() and any(directory.iterdir()):
@@ -51,7 +49,8 @@ def command(kind: str, directory: Path) -> int:
         raise click.UsageError(f"cannot write {directory}: {error.strerror}") from error
     target = TARGETS.get(kind, DEFAULT_TARGET)
     click.echo(f"{directory} has {KINDS[kind]}. Next:", err=True)
-    click.echo(f"  cd {directory}\n  python -m pytest\n  apcore-a2a dev {target}")
+    click.echo(f"  cd {shlex.quote(str(directory))}\n  python -m pip install pytest")
+    click.echo(f"  python -m pytest\n  apcore-a2a dev {target}")
     return 0
 
 

@@ -14,6 +14,7 @@ from opentelemetry import trace
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context
 from opentelemetry.trace import (
+    INVALID_SPAN_CONTEXT,
     Link,
     NonRecordingSpan,
     NoOpTracerProvider,
@@ -34,9 +35,10 @@ from apcore_a2a.errors import A2AError, Wire, wire
 from apcore_a2a.telemetry import names
 from apcore_a2a.trace_context import BAGGAGE, PARENT, STATE, Trace, continue_trace, continued_trace
 
-__all__ = ["Span", "SpanContext", "Spans", "begin_call", "find_spans", "use_spans"]
+__all__ = ["Span", "SpanContext", "Spans", "begin_call", "find_spans"]
 
 _BAGGAGE: Final = W3CBaggagePropagator()
+_NO_PARENT: Final = Context()
 Attributes = Mapping[str, str | int | bool]
 
 
@@ -54,6 +56,13 @@ class Spans:
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
+        # The latest traceparent and its span: a request that is not sampled sends the same one as its run.
+        self._latest: SpanContext = INVALID_SPAN_CONTEXT
+        self._latest_parent = ""
+
+    def use_here(self) -> None:
+        """Use these spans for clients in the current asyncio task, instead of those of the program's provider."""
+        _SPANS.set(self)
 
     def begin_request(self, name: str, headers: Trace) -> tuple[Span, object]:
         """Return a server span, which is the current span until `leave`, and the token for `leave`."""
@@ -84,19 +93,21 @@ class Spans:
         # Not the current context: a worker delivers the events of one task after those of another.
         return self._tracer.start_span(name, _context_of(headers), SpanKind.CLIENT, attributes)
 
-    def is_recorded_here(self, headers: Trace) -> bool:
-        """Return False if the current request belongs to this trace and is not sampled."""
-        current = trace.get_current_span().get_span_context()
-        return not _belongs_to(current, headers) or bool(current.trace_flags & TraceFlags.SAMPLED)
-
-    def continued(self, headers: Trace) -> dict[str, str]:
-        """Return the headers of the current request."""
-        return self.headers_of(trace.get_current_span(), headers)
+    def unsampled_request(self, headers: Trace) -> Span | None:
+        """Return the span of the current request if the request belongs to this trace and is not sampled."""
+        span = trace.get_current_span()
+        context = span.get_span_context()
+        if not _belongs_to(context, headers) or context.trace_flags & TraceFlags.SAMPLED:
+            return None
+        return span
 
     def headers_of(self, span: Span, given: Trace) -> dict[str, str]:
         """Return the headers of a span for the requests that it causes. The baggage is that of the given headers."""
         own = span.get_span_context()
-        headers = {PARENT: f"00-{own.trace_id:032x}-{own.span_id:016x}-{int(own.trace_flags):02x}"}
+        if own is not self._latest:
+            self._latest_parent = f"00-{own.trace_id:032x}-{own.span_id:016x}-{int(own.trace_flags):02x}"
+            self._latest = own
+        headers = {PARENT: self._latest_parent}
         if own.trace_state:
             headers[STATE] = own.trace_state.to_header()
         if BAGGAGE in given:
@@ -148,7 +159,9 @@ def _belongs_to(span: SpanContext, headers: Trace) -> bool:
 
 def _context_of(headers: Trace) -> Context:
     """Return the context of headers that `read_trace` has checked."""
-    context = Context()
+    context = _NO_PARENT
+    if not headers:
+        return context
     parent = headers.get(PARENT)
     if parent is not None:
         state = headers.get(STATE)
@@ -170,11 +183,6 @@ def _context_of(headers: Trace) -> Context:
 # Invariant: a request is sent as without telemetry, with one difference: its trace headers name the client's span.
 
 _SPANS: Final[ContextVar[Spans | None]] = ContextVar("apcore_a2a.spans", default=None)
-
-
-def use_spans(spans: Spans) -> None:
-    """Use these spans for clients in the current asyncio task, instead of those of the program's provider."""
-    _SPANS.set(spans)
 
 
 def begin_call(method: str, url: str) -> "ClientSpan | None":

@@ -152,12 +152,11 @@ class Tracing(Observer):
         """Begin the span of a run, and continue its trace in what the agent does. Called in the task of the run."""
         if self._spans is None:
             return
-        from apcore_a2a.telemetry.spans import use_spans
-
-        use_spans(self._spans)
-        if not self._spans.is_recorded_here(call.headers):
-            # The request is not sampled, so its run gets no span. The agent's calls continue its trace all the same.
-            call.headers = self._spans.continued(call.headers)
+        self._spans.use_here()
+        request = self._spans.unsampled_request(call.headers)
+        if request is not None:
+            # Its run gets no span, either. The agent's calls continue its trace all the same.
+            call.headers = self._spans.headers_of(request, call.headers)
             return
         attributes: dict[str, str | int] = {
             names.OPERATION: names.INVOKE_AGENT,

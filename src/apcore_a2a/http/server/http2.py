@@ -543,17 +543,19 @@ class HTTP2Connection(asyncio.Protocol):
         if code is None:
             self._flush()
         else:
-            self._write_goaway(self._h2.highest_inbound_stream_id, code)
+            self._write_goaway(self._h2.highest_inbound_stream_id, code, reason=reason)
         self._close_soon()
         for exchange in list(self._exchanges.values()):
             self._forget(exchange)
 
-    def _write_goaway(self, last_stream: int, code: int) -> None:
+    def _write_goaway(self, last_stream: int, code: int, *, reason: str = "") -> None:
+        """Write a GOAWAY. Clients of gRPC show its reason."""
         # Not h2's, which ends the connection in its view, while open streams may finish.
         self._flush()
         if not self.transport.is_closing():
-            frame = b"\x00\x00\x08\x07\x00\x00\x00\x00\x00" + last_stream.to_bytes(4, "big") + code.to_bytes(4, "big")
-            self.transport.write(frame)
+            payload = last_stream.to_bytes(4, "big") + code.to_bytes(4, "big") + reason.encode()
+            head = len(payload).to_bytes(3, "big") + b"\x07\x00\x00\x00\x00\x00"
+            self.transport.write(head + payload)
 
     def _close_soon(self) -> None:
         """Ignore what the client sends from now on, and close when it does, or after a moment.

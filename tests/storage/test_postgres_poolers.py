@@ -4,7 +4,9 @@ The suites test_contract_*.py also run behind PgBouncer, in its session mode and
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
+from urllib.parse import quote
 
 import asyncpg
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import TaskState
 from apcore_a2a.storage.postgres import connection as connection_module
+from apcore_a2a.storage.postgres import store as store_module
 from apcore_a2a.storage.postgres import writer
 from apcore_a2a.storage.postgres.connection import fetch, parse_address
 from apcore_a2a.storage.postgres.store import PostgresStore
@@ -35,6 +38,12 @@ async def admin(url: str) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]
     connection = await asyncpg.connect(shared_server().dsn, server_settings=settings)
     yield connection
     await connection.close()
+
+
+async def until_logged(caplog: pytest.LogCaptureFixture, text: str) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while text not in caplog.text:  # noqa: ASYNC110  # the log has no event for it
+            await asyncio.sleep(0.01)
 
 
 async def why_not_open(url: str) -> str:
@@ -171,6 +180,24 @@ async def test_without_an_address_for_notifications_replicas_poll(url: str) -> N
     assert woken.everything
     assert woken.queue
     await store.close()
+
+
+async def test_tasks_are_stored_while_the_address_for_notifications_does_not_answer(
+    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with Proxy(shared_server().folder) as proxy:
+        listen_url = quote(proxy.url(shared_server().dsn), safe="")
+        store = PostgresStore.from_url(f"{url}&listen_url={listen_url}")
+        await store.open()
+        await proxy.set(Network.RESETS)
+        await until_logged(caplog, "task store is not available")
+        monkeypatch.setattr(store_module, "MAX_OUTAGE", 0)
+        await write_task(store, Author("t"), TaskState.WORKING)
+        assert store.trouble() == ""
+        await proxy.set(Network.WELL)
+        await until_logged(caplog, "task store is available again")
+        await store.close()
 
 
 @needs_pgbouncer

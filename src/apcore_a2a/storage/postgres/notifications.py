@@ -42,6 +42,9 @@ class Notifications:
         self._schema = address.schema
         self._address = address.for_listening
         self._condition = condition
+        if self._address is not None and address.listen_dsn is not None:
+            # Reads and writes may succeed while this address does not answer: then the replica polls.
+            self._condition = ServerCondition(self._address)
         self._channel = ""
         self._connection: Connection | None = None
         self._outbox: dict[str, set[str]] = {}  # words of the payloads to send, by replica
@@ -127,6 +130,7 @@ class Notifications:
         connection.add_termination_listener(self._on_termination)
         await connection.add_listener(self._channel, self._on_notification)
         await connection.add_listener(self._channel_of(ALL_REPLICAS), self._on_notification)
+        self._condition.succeeded()
         self.wake_here()
         return connection
 

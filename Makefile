@@ -40,6 +40,12 @@ setup-wire: $(OTHERS:3.%=.venvs/py3%/.stamp)
 	scripts/light-venv $(PYTHON) .venvs/run $<
 	@touch $@
 
+# The same with the SDK of OpenTelemetry, for `make run TRACE=1`.
+.venvs/trace/.stamp: requirements/trace.txt
+	$(if $(PYTHON),,$(no_python))
+	scripts/light-venv $(PYTHON) .venvs/trace $<
+	@touch $@
+
 .venvs/apcore-oldest/.stamp: requirements/apcore-oldest.txt pyproject.toml
 	$(call install,.venvs/apcore-oldest,$<)
 	.venvs/apcore-oldest/bin/python $(PIP) --no-deps --no-build-isolation --editable .
@@ -122,8 +128,8 @@ test-peers: setup $(PEERS:%=.venvs/peer-%/.stamp)  ## orchestrators and servers 
 test-frameworks: setup $(FRAMEWORKS:%=.venvs/framework-%/.stamp) .venvs/peer-adk/.stamp .venvs/peer-strands/.stamp  ## agents of other frameworks, each at its newest and its oldest supported version
 	FRAMEWORKS=required .venv/bin/python $(PYTEST) $(PARALLEL) tests/frameworks tests/toolkits/test_frameworks.py tests/agents/mcp
 
-run: $(if $(TRACE),.venv/.stamp,.venvs/run/.stamp)  ## the demo agent with its Explorer page, at http://localhost:8000/explorer/ (make run PORT=9000; TRACE=1 prints a tree of spans for each request)
-	PYTHONPATH=src $(if $(TRACE),.venv,.venvs/run)/bin/python -m apcore_a2a serve examples/extensions --host 127.0.0.1 --port $(PORT) \
+run: .venvs/$(if $(TRACE),trace,run)/.stamp  ## the demo agent with its Explorer page, at http://localhost:8000/explorer/ (make run PORT=9000; TRACE=1 prints a tree of spans for each request)
+	PYTHONPATH=src .venvs/$(if $(TRACE),trace,run)/bin/python -m apcore_a2a serve examples/extensions --host 127.0.0.1 --port $(PORT) \
 		--name demo --default-skill text.stats \
 		--description "A demo agent: text, units, files, jobs, approvals" --explorer --metrics --reload \
 		--push-notifications --allow-insecure-webhooks $(if $(TRACE),--otlp console)

@@ -169,6 +169,17 @@ def test_make_run_installs_what_the_package_needs_and_nothing_else() -> None:
     assert needed - elsewhere == set(pins) - elsewhere
 
 
+def test_make_run_with_traces_adds_only_the_sdk_of_opentelemetry() -> None:
+    pins = pins_of(ROOT / "requirements" / "trace.txt")
+    assert pins.items() <= pins_of(ROOT / "requirements" / "dev.txt").items()
+    added = set(pins) - set(pins_of(ROOT / "requirements" / "run.txt"))
+    assert added == {"opentelemetry-api", "opentelemetry-sdk", "opentelemetry-semantic-conventions"}
+    command = ["make", "--dry-run", "--always-make", "run", "TRACE=1"]
+    planned = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "scripts/light-venv" in planned and ".venvs/trace/bin/python" in planned
+    assert "requirements/dev.txt" not in planned
+
+
 def light_venv(tmp_path: Path, **programs: str) -> tuple[list[str], str]:
     """The commands that scripts/light-venv gives, with these programs on PATH, and its error output."""
     log = tmp_path / "log"

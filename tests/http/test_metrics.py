@@ -101,7 +101,7 @@ async def test_there_are_none_unless_asked_for() -> None:
 
 
 @requirement("FR-OPS-002")
-async def test_metrics_need_no_token_and_name_no_caller() -> None:
+async def test_metrics_need_no_token_and_no_label_names_a_caller_a_task_or_a_context() -> None:
     agent = ScriptedAgent({SECRET_TEXT: (COMPLETED,)})
     async with (
         serving(agent, metrics=True, auth=JWTAuthenticator(SECRET)) as url,
@@ -109,7 +109,7 @@ async def test_metrics_need_no_token_and_name_no_caller() -> None:
     ):
         answer = await client.post("/", json=message(SECRET_TEXT), headers=bearer(email="ada@example.com"))
         task = answer.json()["result"]
-        for accept in ("application/json", "text/plain"):
+        for accept in ("application/json", "text/plain", "application/openmetrics-text"):
             said = await client.get("/metrics", headers={"Accept": accept})
             assert said.status_code == 200
             told = [SECRET_TEXT, "ada", "idp.example", task["id"], task["contextId"]]

@@ -141,6 +141,9 @@ class Call(Struct, kw_only=True):
     another process began has none. If a header is repeated, this has its last value."""
     extensions: frozenset[str] = frozenset()
     """The extensions that the request activates (`A2A-Extensions`)."""
+    quota_key: str = ""
+    """What limits of this call are counted by: the caller's account, or the address of an anonymous caller. Empty if
+    another process admitted the message."""
     cancel: CancelToken
     deadline: float | None = None
     """The time, on the clock of `time.monotonic`, at which the engine ends the run, even if the agent does not stop."""

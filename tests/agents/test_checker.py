@@ -3,14 +3,18 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from apcore_a2a.agent import Caller
-from apcore_a2a.agents.checker import MAX_WAITING, Checker
+from apcore_a2a.agents.checker import MAX_WAITING, Checker, quota_key_of
+from apcore_a2a.engine.context import CallContext
 from apcore_a2a.errors import InvalidParamsError, OverloadedError
+from tests.engine.driving import request, serving
+from tests.fakes import ScriptedAgent
 from tests.processes import PATIENCE
 
-ADA = Caller(id="ada", type="user")
-BOB = Caller(id="bob", type="user")
+ADA = "ada"
+BOB = "bob"
 SLOW = ["^(a+)+$"]
 LONG = ["a" * 60 + "!"]
 
@@ -80,16 +84,36 @@ async def test_callers_take_turns_and_one_of_them_cannot_fill_the_queue() -> Non
     checker = Checker()
     order: list[str] = []
 
-    async def check(caller: Caller) -> None:
+    async def check(caller: str) -> None:
         await checker.find_errors({}, 1, caller)
-        order.append(caller.id)
+        order.append(caller)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(MAX_WAITING):
             group.create_task(check(ADA))
         await asyncio.sleep(0)
         with pytest.raises(OverloadedError):
-            await checker.find_errors({}, 1, Caller(id="ada", type="user", tenant="another"))
+            await checker.find_errors({}, 1, ADA)
         group.create_task(check(BOB))
     assert "bob" in order[:3]
     await checker.find_errors({}, 1, ADA)  # nothing is left of the queue
+
+
+async def test_a_pattern_that_needs_much_memory_is_an_error_of_the_input() -> None:
+    checker = Checker(seconds=1_000.0)
+    with pytest.raises(InvalidParamsError, match="too long"):
+        await checker.find_errors({"pattern": r"^(.|\n)*$"}, "a" * 8_000_000, ADA)
+    assert checker.is_running  # the process goes on
+
+
+async def test_checks_are_counted_by_the_address_of_an_anonymous_caller_or_by_the_account() -> None:
+    agent = ScriptedAgent()
+    ada = Caller(id="ada", type="user")
+    async with serving(agent) as engine:
+        for address in ("192.0.2.1", "192.0.2.2"):
+            for caller in (Caller(), Caller(tenant="x"), ada, replace(ada, tenant="x")):
+                await engine.send_message(request("hi"), CallContext(caller=caller, peer=(address, 1)))
+    keys = [quota_key_of(call) for call in agent.calls]
+    assert keys[0] == keys[1] != keys[4] == keys[5]
+    assert keys[2] == keys[3] == keys[6] == keys[7]
+    assert len(set(keys)) == 3

@@ -3,7 +3,8 @@
 It reads one request per line and writes one answer per line, both JSON. It imports no other module of the package, so
 that it starts fast.
 
-Invariant: each check ends within its processor time. The handler of the timer raises, also within a regular expression.
+Invariant: each check ends within its processor time, and the memory of the process is limited. The handler of the timer
+raises, also within a regular expression.
 """
 
 import json
@@ -11,12 +12,14 @@ import re
 import signal
 import sys
 import time
+from contextlib import suppress
 from itertools import islice
 from types import FrameType
 from typing import Any, Final
 
 MAX_ERRORS: Final = 51  # one more than an error names
 MAX_TEXT: Final = 1_000  # characters of a message, which may repeat the value
+MAX_MEMORY: Final = 512 * 1024 * 1024  # bytes. Some regular expressions need 150 for each character of a text.
 HAS_TIMERS: Final = hasattr(signal, "setitimer")  # not on Windows, where the server ends the process
 
 Answer = dict[str, Any]
@@ -27,12 +30,20 @@ class OutOfTimeError(BaseException):
 
 
 def main() -> None:
+    _limit_memory()
     if HAS_TIMERS:
         signal.signal(signal.SIGPROF, _raise_out_of_time)
     for line in sys.stdin.buffer:
         answer = _answer(json.loads(line))
         sys.stdout.buffer.write(json.dumps(answer).encode() + b"\n")
         sys.stdout.buffer.flush()
+
+
+def _limit_memory() -> None:
+    with suppress(ImportError, ValueError, OSError):  # not on Windows, and not above the limit of the parent process
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
 
 
 def _raise_out_of_time(_signal: int, _frame: FrameType | None) -> None:
@@ -47,7 +58,7 @@ def _answer(request: dict[str, Any]) -> Answer:
             errors = _check(request)
         finally:
             _limit_time(0)
-    except OutOfTimeError:
+    except (OutOfTimeError, MemoryError):
         return {"too_slow": True}
     except Exception as error:  # the validator's: an invalid schema, which is the skill's defect
         return {"failed": f"{type(error).__name__}: {error}"[:MAX_TEXT]}

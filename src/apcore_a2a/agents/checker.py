@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from apcore_a2a.agent import Caller
+from apcore_a2a.agent import Call
 from apcore_a2a.agents.inputs import refuse_inputs
 from apcore_a2a.errors import InvalidParamsError, OverloadedError, Violation
 
@@ -78,10 +78,11 @@ class Checker:
     def is_running(self) -> bool:
         return self._process is not None
 
-    async def find_errors(self, schema: Any, value: Any, caller: Caller, *, repeated: bool = False) -> CheckResult:
+    async def find_errors(self, schema: Any, value: Any, caller: str, *, repeated: bool = False) -> CheckResult:
         """Return the errors of a value by a JSON Schema.
 
         Args:
+            caller: What checks are counted by (`quota_key_of`).
             repeated: Whether the event loop checks the value again, which limits the time.
 
         Raises:
@@ -92,7 +93,7 @@ class Checker:
         request = {"schema": schema, "value": value, "hashed": not repeated, "seconds": seconds}
         return await self._ask(request, caller)
 
-    async def try_patterns(self, patterns: list[str], texts: list[str], caller: Caller) -> None:
+    async def try_patterns(self, patterns: list[str], texts: list[str], caller: str) -> None:
         """Match each text with each pattern, to see whether the event loop can do it.
 
         Raises:
@@ -102,8 +103,8 @@ class Checker:
         request = {"patterns": patterns, "texts": texts, "seconds": REPEATED_SECONDS}
         await self._ask(request, caller)
 
-    async def _ask(self, request: Any, caller: Caller) -> CheckResult:
-        async with self._turn_of(caller.owner.partition("\n")[0]):  # without the tenant, which the client chooses
+    async def _ask(self, request: Any, caller: str) -> CheckResult:
+        async with self._turn_of(caller):
             line = await self._exchange(msgspec.json.encode(request) + b"\n")
         if not line:
             raise OverloadedError("The process that checks inputs does not answer; try again", retry_after=RETRY_AFTER)
@@ -197,6 +198,11 @@ def _start() -> _CheckProcess:
         logger.warning("cannot start the process that checks inputs", extra={"reason": str(error)})
         text = "The process that checks inputs cannot be started; try again later"
         raise OverloadedError(text, retry_after=RETRY_AFTER) from error
+
+
+def quota_key_of(call: Call) -> str:
+    """Return what the checks of a call are counted by: the address of an anonymous caller, else the account."""
+    return call.quota_key or call.caller.owner.partition("\n")[0]  # without the tenant, which the client chooses
 
 
 def too_slow() -> InvalidParamsError:

@@ -160,6 +160,7 @@ class Intake:
     ) -> Run | TaskElsewhere:
         message = request.message
         call = self._new_task(request, context)
+        call.quota_key = quota_key
         if message.context_id or message.reference_task_ids:
             await self.conversations.add_history(call, context)
         admission = await ask_agent(self._agent, call)
@@ -326,6 +327,7 @@ class Intake:
     async def _admit(self, live: LiveTask, request: SendMessage, context: CallContext) -> Admitted:
         version = live.version
         call = new_call(request, live.task, context)
+        call.quota_key = context.quota_key
         await self.conversations.add_history(call, context)
         call.resumed = True
         if live.memo:

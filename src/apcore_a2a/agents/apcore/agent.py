@@ -18,6 +18,7 @@ from apcore_a2a.agents.apcore import approvals, failures
 from apcore_a2a.agents.apcore.approvals import Approval, Approver, PendingCall
 from apcore_a2a.agents.apcore.call import copy_output, make_context, output_parts, to_identity, to_inputs
 from apcore_a2a.agents.apcore.modules import ModuleInfo, Modules
+from apcore_a2a.agents.checker import quota_key_of
 from apcore_a2a.agents.input_cost import off_loop_if_large
 from apcore_a2a.agents.questions import read_approval
 from apcore_a2a.agents.skills import (
@@ -138,7 +139,7 @@ class ModuleAgent:
         # First, as in apcore: a caller without access must not learn the inputs.
         if self._modules.denies(module.id, lambda: make_context(call, self._modules.executor, asked.rest)):
             raise failures.mask(module.id, call.caller, "the ACL denies the call")
-        failed = await self._modules.check_slow_inputs(module, inputs, call.caller)
+        failed = await self._modules.check_slow_inputs(module, inputs, quota_key_of(call))
         if failed:
             raise failures.refuse(failed, module, inputs, call.caller)
 

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 from pydantic import ValidationError
 
-from apcore_a2a.agent import Caller, CancelToken
+from apcore_a2a.agent import CancelToken
 from apcore_a2a.agents.checker import Checker
 from apcore_a2a.agents.input_cost import InputCost, texts_of
 from apcore_a2a.agents.inputs import IntegerSchema, refuse_inputs
@@ -299,8 +299,11 @@ class Modules:
             return module.cost.may_be_slow(inputs)
         return module.cost.may_be_slow_for_model(inputs)
 
-    async def check_slow_inputs(self, module: ModuleInfo, inputs: Any, caller: Caller) -> FailedChecks:
+    async def check_slow_inputs(self, module: ModuleInfo, inputs: Any, caller: str) -> FailedChecks:
         """Check inputs whose validation may be slow, in a process. The validation by apcore is short after that.
+
+        Args:
+            caller: What the checks are counted by (`checker.quota_key_of`).
 
         Raises:
             InvalidParamsError: The validation would take too long.

@@ -29,7 +29,7 @@ from apcore_a2a.agent import (
     ToolCalled,
     ToolDone,
 )
-from apcore_a2a.agents.checker import Checker
+from apcore_a2a.agents.checker import Checker, quota_key_of
 from apcore_a2a.agents.content import (
     agent_message,
     ask_questions,
@@ -487,7 +487,7 @@ class FunctionAgent:
         if cost.patterns:
             inputs = await off_loop_if_large(parts, self.skill.shown_inputs, call)
             if cost.has_slow_patterns(inputs):
-                await self._checker.try_patterns(cost.patterns, texts_of(inputs), call.caller)
+                await self._checker.try_patterns(cost.patterns, texts_of(inputs), quota_key_of(call))
         return await off_loop_if_large(parts, self.skill.read_arguments, call)
 
     def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:

@@ -33,7 +33,7 @@ def test_all_three_headers_are_read() -> None:
         PARENT.replace("4bf", "4b\u00b2"),
     ],
 )
-def test_a_wrong_traceparent_is_no_trace_and_its_tracestate_is_ignored(parent: str) -> None:
+def test_a_wrong_traceparent_and_its_tracestate_are_ignored(parent: str) -> None:
     assert read(traceparent=parent, tracestate="a=1", baggage="user=ada") == {"baggage": "user=ada"}
 
 

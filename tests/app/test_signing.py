@@ -157,7 +157,7 @@ class Gateway:
 
 
 @pytest.mark.parametrize("interfaces", ["all", "1.0"])
-async def test_a_card_with_other_addresses_is_told_from_a_forged_one(interfaces: Any) -> None:
+async def test_a_card_with_other_addresses_is_distinguished_from_a_forged_one(interfaces: Any) -> None:
     keys = {"keys": [KEY.as_dict(private=False)]}
     async with serving(ScriptedAgent(), **options(RICH, card_interfaces=interfaces)) as agent:
         gateway = Gateway(agent)

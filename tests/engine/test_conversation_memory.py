@@ -103,7 +103,7 @@ async def test_a_task_that_waits_for_the_memory_can_be_canceled(store: Store) ->
         assert heard(await alice.send("next", context_id="talk")) == ["done"]
 
 
-async def test_what_a_canceled_task_has_heard_is_remembered(store: Store) -> None:
+async def test_the_message_of_a_canceled_task_is_remembered(store: Store) -> None:
     gate = Gate()
 
     async def play(call: Call) -> AsyncGenerator[AgentEvent, None]:
@@ -122,7 +122,7 @@ async def test_what_a_canceled_task_has_heard_is_remembered(store: Store) -> Non
         assert heard(await alice.send("next", context_id="talk")) == ["hangs", "next"]
 
 
-async def test_what_a_failed_task_has_heard_is_remembered(store: Store) -> None:
+async def test_the_message_of_a_failed_task_is_remembered(store: Store) -> None:
     async def play(call: Call) -> AsyncGenerator[AgentEvent, None]:
         known = await call.recall() or []
         yield Remember([*known, call.text], scope="conversation")

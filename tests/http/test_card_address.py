@@ -181,7 +181,7 @@ async def test_an_allowed_host_may_have_a_port() -> None:
 
 
 @pytest.mark.parametrize("name", ["https://agent.example", "agent.example/a", "*"])
-def test_a_name_that_is_no_host_is_rejected(name: str) -> None:
+def test_a_name_that_is_not_a_host_is_rejected(name: str) -> None:
     with pytest.raises(ValueError, match="allowed_hosts"):
         agent(allowed_hosts=[name])
 

@@ -196,7 +196,7 @@ async def test_a_server_that_has_died_is_started_again(tmp_path: Path) -> None:
     assert added.data == 5
 
 
-async def test_a_program_that_is_no_mcp_server_is_an_error_at_the_start() -> None:
+async def test_a_program_that_is_not_an_mcp_server_is_an_error_at_the_start() -> None:
     silent = StdioServerParameters(command=sys.executable, args=["-c", "pass"])
     missing = StdioServerParameters(command="no-such-program")
     for server, reason in ((silent, "Connection closed"), (missing, "No such file")):

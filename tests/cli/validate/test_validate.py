@@ -140,7 +140,7 @@ def test_other_addresses_than_the_one_of_the_card_are_warnings(changes: dict[str
     assert [finding.message for finding in found if finding.message.startswith(problem)] != []
 
 
-def test_an_address_that_is_no_url_is_reported_by_its_own_rule() -> None:
+def test_an_address_that_is_not_a_url_is_reported_by_its_own_rule() -> None:
     broken = GOOD | {"supportedInterfaces": [{"url": "http://[::1"}]}
 
     assert {finding.result for finding in check_card(broken, HEADERS, URL) if finding.id == "card.addresses"} == {

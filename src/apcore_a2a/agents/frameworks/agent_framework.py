@@ -59,13 +59,13 @@ class MicrosoftAdapter:
                 async for update in stream:
                     if not has_kept:
                         has_kept = True
-                        yield await _heard(session, turn, messages)
+                        yield await _with_message(session, turn, messages)
                     for each in reader.read(update):
                         yield each
                 final = await stream.get_final_response()
         except Exception:  # it is raised again. The conversation keeps the message of the user
             if not has_kept:
-                yield await _heard(session, turn, messages)
+                yield await _with_message(session, turn, messages)
             raise
         yield reader.usage(final.usage_details)
         state = _to_state(session, reader.requests)
@@ -180,7 +180,7 @@ def _to_state(session: Any, requests: list[Any]) -> dict[str, Any]:
     return {"session": session.to_dict(), "requests": [request.to_dict() for request in requests]}
 
 
-async def _heard(session: Any, turn: AgentTurn, messages: list[Any]) -> Kept | None:
+async def _with_message(session: Any, turn: AgentTurn, messages: list[Any]) -> Kept | None:
     """Return the conversation with the new message of the user, in case the run does not end.
 
     A session gets the messages of a run when it ends. None if the agent keeps the history in another place, and for

@@ -103,7 +103,7 @@ class StrandsAdapter:
         events = self._agent.stream_async(_to_prompt(turn), invocation_state={"call": turn.call})
         async with aclosing(events):
             async for event in events:
-                if reader.has_heard(event):
+                if reader.has_new_input(event):
                     yield Kept(self._state())
                 for each in reader.read(event):
                     yield each
@@ -154,7 +154,7 @@ class _StrandsEvents:
                 if "toolUse" in block:
                     self._names[block["toolUse"]["toolUseId"]] = block["toolUse"]["name"]
 
-    def has_heard(self, event: Any) -> bool:
+    def has_new_input(self, event: Any) -> bool:
         """Return whether the conversation has something new that the model has not written."""
         return "start_event_loop" in event or ("message" in event and event["message"]["role"] == "user")
 

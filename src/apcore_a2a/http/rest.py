@@ -72,6 +72,11 @@ ROUTES: Final = (
 
 
 _WITH_BODY: Final = frozenset({Operation.SEND, Operation.STREAM, Operation.CREATE_PUSH})
+GRPC_PATHS: Final = ("/lf.a2a.v1.A2AService/", "/a2a.v1.A2AService/")  # not imported: the tables are for gRPC only
+NEEDS_HTTP_2: Final = (
+    "gRPC is served over HTTP/2 only. Let the proxy before this server pass it on as HTTP/2, or take it off the card "
+    "with --no-grpc (in Python: grpc=False)"
+)
 _OBJECT: Final[msgspec.json.Decoder[dict[str, Any] | None]] = msgspec.json.Decoder(dict[str, Any] | None)
 
 
@@ -200,6 +205,8 @@ def _find(method: str, path: str) -> tuple[Operation, dict[str, str]]:
     if allowed:
         methods = ", ".join(sorted(allowed))
         raise HTTPError(405, MethodNotFoundError(f"Use {methods} here"), ((b"allow", methods.encode()),))
+    if path.startswith(GRPC_PATHS):
+        raise HTTPError(404, MethodNotFoundError(NEEDS_HTTP_2))  # which is logged, because the client cannot show it
     raise MethodNotFoundError("No such resource")
 
 

@@ -175,6 +175,9 @@ class Places(BaseModel):
 class Count(BaseModel):
     count: int
 
+def places(places: Places) -> int:
+    return len(places.value)
+
 class Module:
     description = "Counts"
     output_schema = {"type": "object"}
@@ -200,7 +203,7 @@ registry.register("many", Module({"type": "array", "items": {"type": "object", "
 registry.register("recursive", recursive)
 registry.register("short", Module({"anyOf": [{"type": "string", "maxLength": 5}, {"type": "null"}, {"type": "array"}]}))
 registry.register("places", Module(Places))
-functions = [total, keys, letters, rows, tree]
+functions = [total, keys, letters, rows, tree, places]
 served = {"functions": functions, "modules": registry, "executor": apcore.Executor(registry)}[sys.argv[1]]
 serve(served, host="127.0.0.1", port=0, metrics=True)
 """
@@ -231,6 +234,7 @@ SLOW_INPUTS = {
     "recursive schema": ("modules", "recursive", {"value": nested(40)}, SLOW),
     "long text": ("modules", "short", {"value": "\x7f" * 9 * MEGABYTE}, "x7f"),  # an error shows each as 4 characters
     "wrong places": ("modules", "places", {"value": ["x"] * 20_000}, "100000 errors"),
+    "wrong places of a function": ("functions", "places", {"places": {"value": ["x"] * 20_000}}, "100000 errors"),
     "long text, own executor": ("executor", "short", {"value": "\x7f" * 9 * MEGABYTE}, "value"),
     "wrong places, own executor": ("executor", "places", {"value": ["x"] * 20_000}, "100000 errors"),
     "unique objects, own executor": ("executor", "unique", {"value": OBJECTS}, SLOW),

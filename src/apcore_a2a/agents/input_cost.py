@@ -29,6 +29,8 @@ MAX_LETTERS: Final = 100_000  # characters of a text that is read there (it may 
 MAX_ITEMS: Final = 100  # items that are compared with each other there
 MAX_LEVELS: Final = 4  # levels of an input whose schema refers to itself
 MAX_STEPS: Final = 100_000  # steps of regular expressions: about 5 ms
+MAX_ERRORS: Final = 1_000  # of a pydantic model, which counts them fast. Describing each takes 20 µs.
+TOO_MANY_ERRORS: Final = "The value has {} errors"
 MAX_COMPARISONS: Final = 20_000  # of an input with the alternatives of a recursive schema: about 20 ms
 COMPARISONS_PER_VALUE: Final = 10  # further ones, for large inputs
 

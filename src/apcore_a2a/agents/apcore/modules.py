@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from apcore_a2a.agent import CancelToken
 from apcore_a2a.agents.checker import Checker
-from apcore_a2a.agents.input_cost import InputCost, texts_of
+from apcore_a2a.agents.input_cost import MAX_ERRORS, TOO_MANY_ERRORS, InputCost, texts_of
 from apcore_a2a.agents.inputs import IntegerSchema, refuse_inputs
 from apcore_a2a.agents.schema import Schema, inline
 from apcore_a2a.agents.skills import Annotations, Example
@@ -171,7 +171,6 @@ CallModule = Callable[[str, Any, Any], Any]
 """Calls a module by its id, with inputs and apcore's Context."""
 
 MAX_CHECKED: Final = 1_000  # slow inputs that are known to be valid
-MAX_ERRORS: Final = 1_000  # of a pydantic model
 SYSTEM: Final = "system."  # apcore's control modules, for its operator only: messages cannot call them
 
 
@@ -353,10 +352,7 @@ IS_STRICT: Final = [int(number) for number in re.findall(r"\d+", apcore.__versio
 
 
 def refuse_many_errors(module: Any, inputs: Any) -> None:
-    """Raise InvalidParamsError if the pydantic model of a module finds more than MAX_ERRORS errors in its inputs.
-
-    pydantic counts them fast. apcore describes each on the event loop, in about 20 µs.
-    """
+    """Raise InvalidParamsError if the pydantic model of a module finds more than MAX_ERRORS errors in its inputs."""
     validate = getattr(getattr(module, "input_schema", None), "model_validate_json", None)
     if validate is None:
         return
@@ -368,7 +364,7 @@ def refuse_many_errors(module: Any, inputs: Any) -> None:
     except Exception:  # a validator of the application, which fails in apcore again, where it is translated
         logger.debug("validator of a module failed", exc_info=True)
     if count > MAX_ERRORS:
-        raise refuse_inputs([Violation("", f"The value has {count} errors", "too_many_errors")])
+        raise refuse_inputs([Violation("", TOO_MANY_ERRORS.format(count), "too_many_errors")])
 
 
 class CheckedInputs:

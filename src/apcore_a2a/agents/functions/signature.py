@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from apcore_a2a.agent import Call, ModelUsage, Remember, ToolCalled, ToolDone
 from apcore_a2a.agents.content import text_of
-from apcore_a2a.agents.input_cost import InputCost
+from apcore_a2a.agents.input_cost import MAX_ERRORS, TOO_MANY_ERRORS, InputCost
 from apcore_a2a.agents.inputs import IntegerSchema
 from apcore_a2a.agents.schema import Schema, inline
 from apcore_a2a.errors import Violation
@@ -428,7 +428,13 @@ def _read_model(annotation: type, data: Any) -> Any:
     model: Any = annotation
     _cost(annotation).refuse_if_too_complex(data)
     restored = _integers(annotation).restore(data)
-    return model.model_validate_json(encode(restored), strict=True)
+    try:
+        return model.model_validate_json(encode(restored), strict=True)
+    except ValueError as error:
+        count = getattr(error, "error_count", int)()
+        if count <= MAX_ERRORS:
+            raise
+    raise ValueError(TOO_MANY_ERRORS.format(count))  # the text of the other one takes seconds
 
 
 def _own_schema(annotation: Any) -> Schema:

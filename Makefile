@@ -34,7 +34,7 @@ setup-wire: $(OTHERS:3.%=.venvs/py3%/.stamp)
 	.venv/bin/python $(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# The environment of `make run`: what the package needs and nothing else, and the package from src. 75 MB.
+# The environment of `make run`: what the package needs and nothing else, and the package from src. 70 MB.
 .venvs/run/.stamp: requirements/run.txt
 	$(if $(PYTHON),,$(no_python))
 	scripts/light-venv $(PYTHON) .venvs/run $<

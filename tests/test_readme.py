@@ -53,3 +53,12 @@ def test_the_comparison_and_the_readme_claim_the_same() -> None:
     table = COMPARISON.partition("## Figures")[2]
     assert re.search(r"16 connections, times as fast as \| 1 \| 17 \| 2\.0 \|", table)
     assert re.search(r"SQLite \| 1 \| 57 \|", table)
+
+
+def test_the_sizes_of_installations_are_those_that_the_script_measured() -> None:
+    table = COMPARISON.partition("<!-- first steps: begin -->")[2].partition("<!-- first steps: end -->")[0]
+    measured = {row[0]: row[1] for row in re.findall(r"^\| ([^|]+) \|[^|]+\|[^|]+\| (\d+) \|", table, re.MULTILINE)}
+    ours = measured["apcore-a2a"]
+    peers = measured["a2a-sdk"], measured["pydantic-ai, fasta2a"]
+    assert re.search(rf"\({peers[0]} MB, fasta2a\s+{peers[1]} MB, this one {ours} MB\)", PAGE)
+    assert f"Both are smaller: {peers[0]} MB and {peers[1]} MB installed, {ours} MB here" in COMPARISON

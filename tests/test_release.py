@@ -114,3 +114,10 @@ def test_the_changelog_says_what_a_user_of_the_first_release_needs() -> None:
     )
     assert len(unreleased.splitlines()) <= 110
     assert re.findall(r"^### (.+)$", unreleased, re.MULTILINE) == ["Added"]  # nothing was released that could change
+
+
+def test_the_package_and_its_citation_are_described_alike() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    citation = read(ROOT / "CITATION.cff")
+    assert project["description"] == citation["abstract"]
+    assert citation["version"] == __version__

@@ -1,5 +1,6 @@
 """The table of docs/frameworks.md says what this server and the frameworks' own servers do with the same agent."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -19,7 +20,9 @@ def own(request: pytest.FixtureRequest) -> Own:
 
 @pytest.fixture(scope="module")
 def server(own: Own, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Framework]:
-    environment = Environment(own.title, own.package, own.lock, own.script, prefix="peer")
+    if os.environ.get("FRAMEWORKS") != "required":
+        pytest.skip("own servers of frameworks run in make test-frameworks")
+    environment = Environment(own.title, own.package, own.lock, own.script, prefix=own.prefix)
     yield from serve_agent(environment, tmp_path_factory.mktemp("own"))
 
 

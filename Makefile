@@ -125,8 +125,9 @@ wire-on-3.%:
 test-peers: setup $(PEERS:%=.venvs/peer-%/.stamp)  ## orchestrators and servers of other projects, each in its own environment
 	PEERS=required .venv/bin/python $(PYTEST) tests/peers
 
-test-frameworks: setup $(FRAMEWORKS:%=.venvs/framework-%/.stamp) .venvs/peer-adk/.stamp .venvs/peer-strands/.stamp  ## agents of other frameworks, each at its newest and its oldest supported version
-	FRAMEWORKS=required .venv/bin/python $(PYTEST) $(PARALLEL) tests/frameworks tests/toolkits/test_frameworks.py tests/agents/mcp
+test-frameworks: setup $(FRAMEWORKS:%=.venvs/framework-%/.stamp) .venvs/peer-adk/.stamp .venvs/peer-strands/.stamp  ## agents of other frameworks, each at its newest and its oldest supported version; writes the table of docs/frameworks.md
+	FRAMEWORKS=required .venv/bin/python $(PYTEST) $(PARALLEL) --junitxml=build/frameworks.xml tests/frameworks tests/toolkits/test_frameworks.py tests/agents/mcp; \
+	status=$$?; .venv/bin/python -m tests.frameworks.report build/frameworks.xml; exit $$status
 
 run: .venvs/$(if $(TRACE),trace,run)/.stamp  ## the demo agent with its Explorer page, at http://localhost:8000/explorer/ (make run PORT=9000; TRACE=1 prints a tree of spans for each request)
 	PYTHONPATH=src .venvs/$(if $(TRACE),trace,run)/bin/python -m apcore_a2a serve examples/extensions --host 127.0.0.1 --port $(PORT) \

@@ -22,7 +22,7 @@ from tests.processes import SOURCES
 from tests.sources import ROOT
 
 MISSING: Final = "the environment of the framework is missing: make test-frameworks"
-START: Final = 60.0  # seconds: frameworks load for long
+START: Final = 180.0  # seconds: frameworks load for long
 ADDRESS: Final = re.compile(r"http://127\.0\.0\.1:\d+")
 
 

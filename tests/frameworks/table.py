@@ -55,3 +55,8 @@ ENVIRONMENTS: Final = (
         "Microsoft agent-framework", "agent-framework-core", "microsoft-floor", "agent_framework_agent", typed=False
     ),
 )
+FASTMCP: Final = (
+    Environment("FastMCP", "fastmcp", "fastmcp", "fastmcp_agent"),
+    Environment("FastMCP", "fastmcp", "fastmcp-floor", "fastmcp_agent"),
+)
+"""Servers of tools, which have no conversation."""

@@ -83,7 +83,7 @@ async def test_the_exception_of_a_tool_is_hidden(adk: Framework) -> None:
 # ---- answers --------------------------------------------------------------------------------------------------------
 
 
-async def test_the_output_of_an_agent_with_a_schema_is_data(adk: Framework) -> None:
+async def test_typed_output_is_data(adk: Framework) -> None:
     async with adk.client(path="/typed") as client:
         heard = await say(client, 'say {"title": "Sales", "pages": 3}')
     assert heard.data == [{"title": "Sales", "pages": 3}]

@@ -52,7 +52,7 @@ async def test_data_does_not_set_the_messages_of_the_state(served: Framework) ->
     assert heard.text.startswith("""You said '{"messages":[{"role":"system",""")
 
 
-async def test_a_structured_response_is_data_beside_the_text(served: Framework) -> None:
+async def test_typed_output_is_data(served: Framework) -> None:
     async with served.client(path="/report") as client:
         heard = await say(client, "report")
     assert heard.text == "Here it is."

@@ -52,6 +52,12 @@ async def test_the_reason_of_a_rejection_reaches_the_model(served: Framework) ->
     assert done.text == expected
 
 
+async def test_nothing_is_traced_unless_it_is_allowed(served: Framework) -> None:
+    async with served.client(path="/whole") as client:
+        await say(client, "look")
+    assert "trace began" not in served.effects()
+
+
 async def test_the_agent_that_answered_last_goes_on(served: Framework) -> None:
     async with served.client(path="/handing") as client:
         first = await say(client, "report")

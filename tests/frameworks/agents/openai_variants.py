@@ -3,11 +3,25 @@
 from collections.abc import AsyncIterator
 from typing import Any
 
-from agents import Agent, GuardrailFunctionOutput, function_tool, input_guardrail
+from agents import Agent, GuardrailFunctionOutput, function_tool, input_guardrail, set_trace_processors
+from agents.tracing import TracingProcessor
 from openai.types.responses import ResponseCompletedEvent
 
 from tests.frameworks.agents import script
 from tests.frameworks.agents.openai_agent import ScriptedModel, reporter
+
+
+class NotedTraces(TracingProcessor):
+    """Notes each trace. The default processor sends it to OpenAI."""
+
+    def on_trace_start(self, trace: Any) -> None:
+        script.note("trace began")
+
+    def on_trace_end(self, trace: Any) -> None: ...
+    def on_span_start(self, span: Any) -> None: ...
+    def on_span_end(self, span: Any) -> None: ...
+    def shutdown(self) -> None: ...
+    def force_flush(self) -> None: ...
 
 
 class LoopingModel(ScriptedModel):
@@ -42,4 +56,5 @@ agents = {
 }
 
 if __name__ == "__main__":
+    set_trace_processors([NotedTraces()])
     script.run(agents)

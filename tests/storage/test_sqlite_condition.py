@@ -118,7 +118,7 @@ async def test_damage_is_reported_permanently_and_other_writes_succeed(
     await sqlite.close()
     damage(sqlite.path, "task_context")
     await sqlite.open()
-    assert trouble_of(sqlite) == ""
+    assert trouble_of(sqlite) == Trouble.DAMAGED.value
     for _ in range(3):
         with pytest.raises(StoreUnavailableError):
             await sqlite.page(Query(owner=ALICE, limit=1, context_id="talk"))

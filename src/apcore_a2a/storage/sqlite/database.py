@@ -254,7 +254,23 @@ TROUBLE_BY_CODE: Final = {
     sqlite3.SQLITE_BUSY: Trouble.LOCKED,
     sqlite3.SQLITE_LOCKED: Trouble.LOCKED,
 }
+MAX_CHECKED_AT_START: Final = 256 * 1024 * 1024  # bytes of a file that is read as a whole at the start: about a second
+_DAMAGE: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _PROBED: Final = (Trouble.FULL, Trouble.FAILING)
+
+
+def find_damage(reader: sqlite3.Connection, path: Path) -> str:
+    """Return the first damage of the file that SQLite finds. Empty if there is none, or if the file is large."""
+    try:
+        if path.stat().st_size > MAX_CHECKED_AT_START:
+            return ""
+        (found,) = reader.execute("PRAGMA quick_check(1)").fetchone()
+    except OSError:  # the file has just been removed, which the store notices itself
+        return ""
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        return str(error) if code in _DAMAGE else ""
+    return "" if found == "ok" else str(found)
 
 
 class FileCondition:
@@ -301,6 +317,10 @@ class FileCondition:
         if self._classify(error) is Trouble.DAMAGED:
             self._is_damaged = True
         return _unavailable(error)
+
+    def damage_found(self, detail: str) -> None:
+        self._is_damaged = True
+        self._log(Trouble.DAMAGED, detail)
 
     def transaction_began(self) -> None:
         if self._writing is Trouble.LOCKED:

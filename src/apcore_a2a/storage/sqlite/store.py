@@ -33,7 +33,7 @@ from apcore_a2a.storage.contract import (
 from apcore_a2a.storage.cursor import PageTokens
 from apcore_a2a.storage.sql import DEFAULT_TTL, ReadOption, read_options
 from apcore_a2a.storage.sqlite import reads, webhooks
-from apcore_a2a.storage.sqlite.database import DatabaseFile, FileCondition, SQLiteTuning
+from apcore_a2a.storage.sqlite.database import DatabaseFile, FileCondition, SQLiteTuning, find_damage
 from apcore_a2a.storage.sqlite.schema import connect_reader, connect_writer, read_page_key
 from apcore_a2a.storage.sqlite.writer import AgeClock, SQLiteWriter, Tables, take_snapshot
 
@@ -263,6 +263,7 @@ class _Connections:
             for _ in range(READER_THREADS):
                 self.idle.put(stack.enter_context(closing(connect_reader(path, connection_class))))
             self.tokens = PageTokens(read_page_key(self.reader))
+            self.damage = find_damage(self.reader, path)
             self.file.watch()
             self.threads = stack.enter_context(ThreadPoolExecutor(READER_THREADS, "apcore-a2a-sqlite-reader"))
             self.close = stack.pop_all().close
@@ -275,6 +276,8 @@ class _OpenDatabase:
         self.connections = connections
         self.tables = tables
         self.condition = FileCondition(tuning)
+        if connections.damage:
+            self.condition.damage_found(connections.damage)
         self.writer = SQLiteWriter(tables, connections.file, self.condition, tuning)
         self._loop = asyncio.get_running_loop()
 

@@ -8,7 +8,7 @@ import pytest
 import apcore_a2a
 from apcore_a2a.agents.executors import EventQueue, RequestContext, RequestContextBuilder, TaskUpdater
 from apcore_a2a.app.application import Application
-from apcore_a2a.storage.contract import ReportsTrouble, ReportsUsage, Store
+from apcore_a2a.storage.contract import DeferringStore, ReportsTrouble, ReportsUsage, Store
 from tests.requirements import requirement
 
 EXPORTED = [getattr(apcore_a2a, name) for name in apcore_a2a.__all__]
@@ -16,7 +16,7 @@ FURTHER = (Application, EventQueue, RequestContext, RequestContextBuilder, TaskU
 CLASSES = [*filter(inspect.isclass, EXPORTED), *FURTHER]
 INTERNAL = {"Application.open_or_keep_reason"}  # the server's
 # The methods that the engine calls on a store. The store contract documents them, and no application calls them.
-OF_STORES = {name for contract in (Store, ReportsTrouble, ReportsUsage) for name in vars(contract)}
+OF_STORES = {name for contract in (Store, DeferringStore, ReportsTrouble, ReportsUsage) for name in vars(contract)}
 
 
 def methods() -> list[str]:

@@ -24,7 +24,8 @@ from tests.fakes import ASKS, COMPLETED, chunk
 READY = "ready\n"
 ACK = "ack"
 TEN_YEARS = 10 * 365 * 86_400.0
-KINDS = ("safe", "unsafe", "turns", "unsafe", "safe", "unsafe", "asks", "short")
+KINDS = ("safe", "unsafe", "turns", "unsafe", "safe", "once", "asks", "short")
+ONCE = "once"  # a task that is safe to repeat, and whose agent ends without waiting: it is stored with its end
 TURNS = "turns"  # a task whose first turn has ended with a question, and whose second one runs
 AGAIN = "again"  # the message of the second turn
 
@@ -46,7 +47,7 @@ class Patient:
         self.pool = object()
 
     async def admit(self, call: Call) -> Admission:
-        return Admission(retry_safe=call.message.parts[0].text in ("safe", TURNS, AGAIN))
+        return Admission(retry_safe=call.message.parts[0].text in ("safe", ONCE, TURNS, AGAIN))
 
     async def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
         kind = call.message.parts[0].text
@@ -55,7 +56,8 @@ class Patient:
         artifact = "second" if kind == AGAIN else "out"
         for number in range(self.chunks if kind in ("safe", "unsafe", AGAIN) else 3):
             yield chunk(str(number), append=True, artifact_id=artifact)
-            await asyncio.sleep(0.001)
+            if kind != ONCE:
+                await asyncio.sleep(0.001)
         yield ASKS if kind in ("asks", TURNS) else COMPLETED
 
 

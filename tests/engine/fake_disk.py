@@ -127,6 +127,14 @@ class FakeDisk:
         return future
 
     async def create(self, change: Change, *, key: str = "") -> str | None:
+        return await self._submit_new(change, key)
+
+    def check_room(self, owner: str, size: int) -> None: ...
+
+    def begin_create(self, change: Change) -> "asyncio.Future[None]":
+        return self._submit_new(change, "")  # type: ignore[return-value]  # without a key the result is None
+
+    def _submit_new(self, change: Change, key: str) -> "asyncio.Future[str | None]":
         events, task_id, state = list(change.events), change.task.id, change.task.status.state
         piece, context_id = change.conversation, change.task.context_id
 
@@ -142,7 +150,7 @@ class FakeDisk:
             self._remember(change.owner, context_id, piece)
             return None
 
-        return await self._submit(apply)
+        return self._submit(apply)
 
     async def find_key(self, key: str, owner: str) -> str | None:
         for task_id, row in self.rows.items():

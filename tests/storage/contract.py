@@ -194,9 +194,9 @@ class Author:
         return self.status(TaskState.COMPLETED, at=at)
 
     def chunk(self, text: str, *more: str) -> Change:
-        return self.change([self._chunk(each) for each in (text, *more)])
+        return self.change([self.piece(each) for each in (text, *more)])
 
-    def _chunk(self, text: str) -> ArtifactUpdate:
+    def piece(self, text: str) -> ArtifactUpdate:
         artifact = Artifact(artifact_id="c9f1a2a4-7d3e-4b52-9d5c-2f0d8f2b6a10", parts=[Part(text=text)])
         return ArtifactUpdate(artifact=artifact, task_id=self.task.id, context_id=self.task.context_id, append=True)
 

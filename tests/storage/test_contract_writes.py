@@ -6,10 +6,13 @@ import random
 import pytest
 
 from apcore_a2a.errors import StaleWriteError
+from apcore_a2a.protocol.lifecycle import copy
 from apcore_a2a.protocol.model import Message, Part, Role, StatusUpdate, TaskState, TaskStatus
-from apcore_a2a.storage.contract import Query, Store
+from apcore_a2a.storage.contract import Query, Store, as_deferring
 from tests.requirements import requirement
 from tests.storage.contract import ALICE, BOB, Author, append, assert_holds, timestamp, write_task
+
+S = TaskState
 
 
 async def test_a_new_task_can_be_loaded_once_create_returns(store: Store) -> None:
@@ -24,6 +27,42 @@ async def test_each_event_updates_the_stored_task(store: Store) -> None:
     for change in (author.work, lambda: author.chunk("a"), lambda: author.chunk("b", "c"), author.complete):
         await append(store, change())
         await assert_holds(store, author)
+
+
+@pytest.mark.parametrize("end", [TaskState.WORKING, TaskState.INPUT_REQUIRED, TaskState.COMPLETED])
+async def test_a_new_task_may_come_with_the_first_events_of_its_agent(store: Store, end: TaskState) -> None:
+    author = Author("t")
+    author.memo = b"1"
+    working, last = (StatusUpdate(status=TaskStatus(state=each, timestamp=timestamp())) for each in (S.WORKING, end))
+    change = author.change([copy(author.task), working, author.piece("result"), last])
+    deferring = as_deferring(store)
+    if deferring is None:
+        assert await store.create(change) is None
+    else:
+        deferring.check_room(author.owner, 1_000)
+        saving = deferring.begin_create(change)
+        if saving is not None:
+            await asyncio.wait_for(saving, 5)
+    await assert_holds(store, author)
+    page = await store.page(Query(owner=ALICE, limit=10, state=end))
+    assert [record.version for record in page.records] == [4]
+    if end is S.WORKING:
+        await append(store, author.complete())
+        await assert_holds(store, author)
+
+
+async def test_a_deferred_creation_and_its_next_write_are_made_in_order(store: Store) -> None:
+    deferring = as_deferring(store)
+    author = Author("t")
+    if deferring is None:
+        await write_task(store, author)
+    else:
+        first = deferring.begin_create(author.create())
+        second = store.append(author.work())
+        for saving in (first, second):
+            if saving is not None:
+                await asyncio.wait_for(saving, 5)
+    await assert_holds(store, author)
 
 
 async def test_the_message_that_caused_an_event_is_stored_with_it(store: Store) -> None:

@@ -19,7 +19,7 @@ from apcore_a2a.engine.conversation import Conversations
 from apcore_a2a.engine.event_log import Snapshot
 from apcore_a2a.engine.replica.followers import Followers
 from apcore_a2a.engine.replica.requests import ReplicaRequests, TaskElsewhere
-from apcore_a2a.engine.run import OPENED, AgentDecides, NewTask, NextMessage, Run
+from apcore_a2a.engine.run import OPENED, AgentDecides, DeferredTask, NewTask, NextMessage, Run, Start
 from apcore_a2a.engine.runs import Runs
 from apcore_a2a.engine.stored_run import QueuedMessage, StoredRun
 from apcore_a2a.engine.task import LiveTask
@@ -40,7 +40,7 @@ from apcore_a2a.errors import (
 from apcore_a2a.ids_and_time import new_id, utc_now
 from apcore_a2a.protocol.lifecycle import AT_REST, CALLER, STATE_TRANSITIONS, SUBMITTED
 from apcore_a2a.protocol.model import Message, Metadata, Role, SendMessage, Task, TaskState, TaskStatus
-from apcore_a2a.storage.contract import Query, Record, Store, Webhook
+from apcore_a2a.storage.contract import Query, Record, Store, Webhook, as_deferring
 
 # A message is rejected after so many lost races with messages at other replicas. Each race is won by one of them, so a
 # few lost races do not mean overload: of nine concurrent messages at three replicas, one may lose six races.
@@ -79,6 +79,7 @@ class Intake:
         self._stored = runs.stored
         self._repeats = Repeats(store, runs, self._followers, by_message_id=options.same_message_same_task)
         self._webhooks = webhooks
+        self._is_deferring = as_deferring(store) is not None
 
     async def begin(self, request: SendMessage, context: CallContext, *, wait: bool) -> Run | Snapshot | TaskElsewhere:
         """Start the run that a message asks for, and return it as soon as its sender can be answered.
@@ -174,9 +175,19 @@ class Intake:
         live = self._runs.add(call.task, context.owner, quota_key)
         self._keep_for_restart(live, call, retry_safe=admission.retry_safe)
         self._attach(webhook, live)
+        start: Start = NewTask(key)
         if self._agent.may_reply and not key:
-            return self._runs.launch(live, call, AgentDecides(), quota_key=quota_key)
-        return self._runs.launch(live, call, NewTask(key), quota_key=quota_key)
+            start = AgentDecides()
+        elif webhook is None and not key and self._may_defer(admission):
+            start = DeferredTask()
+        return self._runs.launch(live, call, start, quota_key=quota_key)
+
+    def _may_defer(self, admission: Admission) -> bool:
+        """Return whether a new task may be stored together with the first events of its agent (docs/lifecycle.md).
+
+        A crash before that leaves no task in a durable store, so the agent must be safe to repeat.
+        """
+        return self._is_deferring and (admission.retry_safe or not self._store.durable)
 
     def _new_task(self, request: SendMessage, context: CallContext) -> Call:
         message = request.message

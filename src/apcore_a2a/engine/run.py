@@ -58,7 +58,7 @@ logger = logging.getLogger(__name__)
 #        └──► RUNNING ◄─► SAVING         the agent works; it stops at an event while the store catches up
 #                │           │
 #                └─► LEAVING ◄           the engine takes no more events; the agent may clean up
-#                       │
+#                       │                (OPENING again, if the store has not confirmed a task that it got late)
 #                    ENDING ─► OVER      the driver brings the task to rest, unless it rests already
 #      ABANDONED ─► OVER                 from any phase with the agent in control: `Run.stop` brings the task to rest
 #
@@ -105,7 +105,7 @@ MOVES: Final[dict[Phase, frozenset[Phase]]] = {
     DECIDING: frozenset({OPENING, LEAVING, ABANDONED}),
     RUNNING: frozenset({SAVING, LEAVING, ABANDONED}),
     SAVING: frozenset({RUNNING, LEAVING}),
-    LEAVING: frozenset({ENDING, OVER, ABANDONED}),
+    LEAVING: frozenset({OPENING, ENDING, OVER, ABANDONED}),
     ENDING: frozenset({OVER}),
     ABANDONED: frozenset({OVER}),
     OVER: frozenset(),
@@ -167,6 +167,13 @@ class AgentDecides(Struct, frozen=True, gc=False):
     """A start that calls the agent before there is a task. The agent's first event is a reply, or creates the task."""
 
 
+class DeferredTask(Struct, frozen=True, gc=False):
+    """A start that calls the agent before its new task is stored. The task is stored with the agent's first events.
+
+    That is one write instead of two for an agent that ends before it waits. Intake decides where it is allowed.
+    """
+
+
 class NextMessage(Struct, frozen=True, gc=False):
     """A start with the next message of the user, to a task that waits for its user."""
 
@@ -182,7 +189,7 @@ class FromQueue(Struct, frozen=True, gc=False):
     """The first start of a task that was stored to wait for a replica with room."""
 
 
-Start = NewTask | AgentDecides | NextMessage | Rerun | FromQueue
+Start = NewTask | AgentDecides | DeferredTask | NextMessage | Rerun | FromQueue
 
 
 # ---- run ------------------------------------------------------------------------------------------------------------
@@ -262,7 +269,7 @@ class Run:
         return self._max_output - self._bytes_left
 
     async def drive(self) -> None:
-        """Run the agent to its end. Raises only CancelledError, and only if cancelled during `_end`."""
+        """Run the agent to its end. Raises only CancelledError, and only if cancelled at its end."""
         try:
             if type(self._start) is AgentDecides or await self._open(self._start):
                 failure = await self._run_agent()
@@ -270,6 +277,9 @@ class Run:
                     return  # the agent returned after it was abandoned; its task has ended without it
                 if self.call.cancel.was_ignored:
                     self._observer.run_abandoned(self.live.task.id)
+                if not self.live.is_stored and self.live.is_being_created:
+                    self.phase = OPENING
+                    self._answer(await self.live.creation_error())
                 if self._needs_end(failure):
                     await self._end(failure)
             if isinstance(self.error, StoreUnavailableError) and self.phase is not ENDING:
@@ -288,6 +298,9 @@ class Run:
                     self.earlier = await live.create(key=key, working=True)
                 case AgentDecides():
                     await live.create()
+                case DeferredTask():
+                    live.defer()
+                    return True  # the sender is answered when the task is stored
                 case NextMessage():
                     self.call.waited_in = live.state
                     await add_message(live, self.call.message)
@@ -297,13 +310,19 @@ class Run:
                     await start_over(live, begun)
                 case _:
                     assert_never(start)
-        except A2AError as error:
+        except Exception as error:  # a store may raise anything
+            self._answer(error)
+        self._answer(None)
+        return self.error is None and self.earlier is None
+
+    def _answer(self, error: BaseException | None) -> None:
+        """Let the sender be answered. With an error of the store, there is no task."""
+        if isinstance(error, A2AError):
             self.error = error
-        except Exception:
-            logger.exception("task not stored", extra={"task_id": live.task.id})
+        elif error is not None:
+            logger.error("task not stored", exc_info=error, extra={"task_id": self.live.task.id})
             self.error = InternalError()
         self._reach(OPENED)
-        return self.error is None and self.earlier is None
 
     # ---- the agent at work ----------------------------------------------------------------------------------------
 
@@ -417,8 +436,6 @@ class Run:
                 raise InvalidAgentResponseError("The agent's output is over its limit of bytes")
         if type(event) is ArtifactUpdate:
             self._artifacts[event.artifact.artifact_id] = event.append
-            self._batch.append(checked)
-            return True
         if type(event) is not StatusUpdate and type(event) is not Task:
             self._batch.append(checked)
             return True
@@ -482,7 +499,7 @@ class Run:
 
     def _agent_waits(self) -> None:
         """Save the batch, and deliver a stop that was only recorded. Never raises."""
-        if self._batch and self.phase is RUNNING:
+        if (self._batch or self.live.is_deferred) and self.phase is RUNNING:
             try:
                 self._save_batch()
             except Exception as error:
@@ -497,10 +514,11 @@ class Run:
             self.driver.cancel()
 
     def _save_batch(self) -> Saving:
-        self._last_save = time.monotonic()
-        if self._first_save is None:
-            self._first_save = self._last_save
         batch = self._batch
+        if batch:
+            self._last_save = time.monotonic()
+            if self._first_save is None:
+                self._first_save = self._last_save
         self._batch = []
         saving = self.live.begin_save(batch)
         if saving is None:
@@ -513,7 +531,9 @@ class Run:
         error = self.live.save_error
         if error is not None:
             self._save_failed(error)
-        elif self.phase is RUNNING and not self.live.unsaved:  # in other phases the driver waits for the save itself
+            return
+        self._reach(OPENED)
+        if self.phase is RUNNING and not self.live.unsaved:  # in other phases the driver waits for the save itself
             self._note_rest()
 
     def _save_failed(self, error: BaseException) -> None:
@@ -523,8 +543,7 @@ class Run:
             asyncio.get_running_loop().call_soon(self._cancel_driver)
 
     def _note_rest(self) -> None:
-        if self.live.rested:
-            self._reach(RESTED)
+        self._reach(RESTED if self.live.rested else OPENED)
 
     # ---- the end --------------------------------------------------------------------------------------------------
 
@@ -544,6 +563,7 @@ class Run:
         # A task in INPUT_REQUIRED or AUTH_REQUIRED rests if the agent has returned. It does not rest if the agent
         # raised an error or was stopped, because nothing could continue it.
         resting = TERMINAL if (self._stop or failure) and not in_doubt else AT_REST
+        in_doubt = in_doubt or self.live.is_being_created  # the agent was abandoned before the store has its task
         attempt = 0
         while True:
             try:

@@ -54,7 +54,7 @@ from apcore_a2a.protocol.model import (
     TaskState,
     TaskStatus,
 )
-from apcore_a2a.storage.contract import Change, Record, Store, Webhook, as_shared
+from apcore_a2a.storage.contract import Change, Record, Store, Webhook, as_deferring, as_shared
 from apcore_a2a.trace_context import NO_TRACE, Trace
 
 MAX_QUEUED: Final = 32  # messages that may wait for one running task
@@ -71,6 +71,7 @@ class TaskRegistry:
     def __init__(self, store: Store, observer: Observer, options: EngineOptions = DEFAULTS) -> None:
         self.tasks: dict[str, LiveTask] = {}  # by id; each LiveTask adds and removes itself
         self.store = store
+        self.deferring = as_deferring(store)
         self.observer = observer
         self.options = options
         self.conversation_turns: ConversationTurns = {}
@@ -109,6 +110,7 @@ class LiveTask:
         self._new_webhook: Webhook | None = None  # stored with a new task
         self._run_body = b""  # `stored_run` and `queue` as a durable store keeps them
         self._queue_body = b""  # the same without the run
+        self._beginning: Folded | None = None  # the first events of a new task, until they are passed to the store
         self.is_stored = record is not None  # if not, there is no task yet, or the store has not confirmed it
         self.rested = False  # whether the task has rested during the present run, even if it has continued since
         self._trace: Trace = NO_TRACE  # of the present run
@@ -117,6 +119,7 @@ class LiveTask:
         self.unsaved: deque[asyncio.Future[None]] = deque()  # writes on their way, in order
         self._epoch = record.epoch if record else 1  # of the lease; a durable store rejects writes with an older one
         self._store = registry.store
+        self._deferring = registry.deferring
         self._observer = registry.observer
         self._registry = registry.tasks
         self._turns = registry.conversation_turns
@@ -141,6 +144,16 @@ class LiveTask:
     def is_shared(self) -> bool:
         """Return whether other replicas may write the task, too."""
         return as_shared(self._store) is not None
+
+    @property
+    def is_deferred(self) -> bool:
+        """Return whether the task has begun, and its first events have not been passed to the store."""
+        return self._beginning is not None
+
+    @property
+    def is_being_created(self) -> bool:
+        """Return whether the store got this new task with the first events of its agent, and has not confirmed it."""
+        return not self.is_stored and (bool(self.unsaved) or self.save_error is not None)
 
     @property
     def is_in_step(self) -> bool:
@@ -315,6 +328,25 @@ class LiveTask:
 
     async def create(self, *, key: str = "", working: bool = False, hand_on: bool = False) -> str | None:
         """Store a new task, with the step to WORKING if `working`. Return the id of the earlier task with this key."""
+        if self._beginning is None:
+            self.begin(working=working)
+        folded = self._take_beginning()
+        change = self._change(folded.records)
+        change.hand_on = hand_on
+        change.webhook = self._new_webhook
+        self._out_of_step = True  # until the store confirms the write
+        began = time.monotonic()
+        earlier = await self._store.create(change, key=key)
+        self._out_of_step = False
+        if self._store.durable:
+            self._observer.write_confirmed(time.monotonic() - began)
+        if earlier is None:
+            self.is_stored = True
+            self._publish(folded.entries, change)
+        return earlier
+
+    def begin(self, *, working: bool) -> None:
+        """Fold the first events of a new task. `create` stores them, or `begin_save` with the first of its agent."""
         self.version = 0
         entries: list[LogEntry] = []
         records: list[bytes] = []
@@ -329,19 +361,23 @@ class LiveTask:
             if self._trace:
                 body = self._traced(body)
             records.append(body)
-        change = self._change(records)
-        change.hand_on = hand_on
-        change.webhook = self._new_webhook
-        self._out_of_step = True  # until the store confirms the write
-        began = time.monotonic()
-        earlier = await self._store.create(change, key=key)
-        self._out_of_step = False
-        if self._store.durable:
-            self._observer.write_confirmed(time.monotonic() - began)
-        if earlier is None:
-            self.is_stored = True
-            self._publish(entries, change)
-        return earlier
+        self._beginning = Folded(entries, records)
+
+    def defer(self) -> None:
+        """Begin a new task that the store takes with the first events of its agent. Raise an error if it has no room.
+
+        Only for a store that `as_deferring` accepts.
+        """
+        assert self._deferring is not None
+        self.begin(working=True)
+        assert self._beginning is not None
+        self._deferring.check_room(self.owner, sum(map(len, self._beginning.records)))
+
+    def _take_beginning(self) -> Folded:
+        """Return the first events of a new task, to be passed to the store, or no events."""
+        folded = self._beginning or Folded([], [])
+        self._beginning = None
+        return folded
 
     # ---- what another replica writes --------------------------------------------------------------------------------
 
@@ -415,7 +451,7 @@ class LiveTask:
         Raises:
             A2AError: an event is not allowed in its state. The events before it are written.
         """
-        folded = Folded([], [])
+        folded = self._take_beginning()
         failure = None
         try:
             for event, body in events:
@@ -500,12 +536,18 @@ class LiveTask:
         entries = folded.entries
         change = self._change(folded.records)
         try:
-            saving = self._store.append(change)
-        except Exception:
+            if entries[0].seq == 1 and self._deferring is not None:
+                saving = self._deferring.begin_create(change)
+            else:
+                saving = self._store.append(change)
+        except Exception as error:
             self._failed_saves.append((entries[0].seq, events))
             self._out_of_step = True
+            if not self.is_stored and self.save_error is None:
+                self.save_error = error
             raise
         if saving is None:
+            self.is_stored = True
             self._publish(entries, change)
         else:
             self.unsaved.append(saving)
@@ -547,6 +589,7 @@ class LiveTask:
         self.unsaved.remove(done)
         error = asyncio.CancelledError() if done.cancelled() else done.exception()
         if error is None:
+            self.is_stored = True
             self._observer.write_confirmed(time.monotonic() - began)
             self._publish(entries, change)
         else:
@@ -567,14 +610,20 @@ class LiveTask:
     # ---- waiting for the store ------------------------------------------------------------------------------------
 
     def must_catch_up(self) -> bool:
-        """Return whether the agent has to wait for the store: its task rests, or too many writes are pending."""
-        return self.rested or len(self.unsaved) > MAX_UNSAVED
+        """Return whether the agent has to wait: its task rests or is not stored yet, or too many writes are pending."""
+        return self.rested or not self.is_stored or len(self.unsaved) > MAX_UNSAVED
 
     async def catch_up(self) -> None:
-        """Wait for the store: for all writes of a task at rest, otherwise until at most MAX_UNSAVED are pending."""
-        limit = 0 if self.rested else MAX_UNSAVED
+        """Wait for the store: for all writes of a task at rest or a new one, else until MAX_UNSAVED are pending."""
+        limit = 0 if self.rested or not self.is_stored else MAX_UNSAVED
         while len(self.unsaved) > limit:
             await asyncio.wait({self.unsaved[0]})  # `wait`, because cancelling it does not cancel the write
+
+    async def creation_error(self) -> BaseException | None:
+        """Wait until the store has confirmed or rejected this new task. Return its error, or None."""
+        while self.unsaved:
+            await asyncio.wait({self.unsaved[-1]})
+        return None if self.is_stored else self.save_error
 
     async def flush(self) -> None:
         """Wait until all folded events are saved.

@@ -569,6 +569,33 @@ def as_shared(store: Store) -> SharedStore | None:
     return None
 
 
+class DeferringStore(Store, Protocol):
+    """A store that can take a new task together with the first events of its agent (docs/lifecycle.md)."""
+
+    def check_room(self, owner: str, size: int) -> None:
+        """Raise the error of `create` if a new task of this size would be rejected now. Called before the agent runs.
+
+        A store that only its database can answer for does nothing: it rejects the write.
+        """
+
+    def begin_create(self, change: Change) -> "asyncio.Future[None] | None":
+        """Store a new task like `create`, in the order of the calls and with the result of `append`.
+
+        A store whose `check_room` has accepted the task in the same iteration of the event loop accepts this write.
+        """
+
+
+def as_deferring(store: Store) -> DeferringStore | None:
+    """Return the store if it can take new tasks with their first events, else None."""
+    for kind in type(store).__mro__:
+        if "begin_create" in vars(kind):
+            deferring: DeferringStore = store  # type: ignore[assignment]  # it has the method, and `check_room` with it
+            return deferring
+        if "create" in vars(kind) or "append" in vars(kind):  # a subclass that has to see every write
+            return None
+    return None
+
+
 class TaskListResult(Struct, frozen=True):
     """One page of a `TaskStore`."""
 

@@ -79,6 +79,13 @@ SHARE_FULL: Final = "You are at your limit of unfinished tasks; try again later"
 FULL: Final = "The agent is at its limit of unfinished tasks; try again later"
 
 
+def _size_of(change: Change) -> int:
+    """Return the bytes of a new task."""
+    if change.document is None:
+        return len(change.memo) + sum(map(len, change.events))
+    return len(change.memo) + len(change.document.body)
+
+
 class InMemoryTaskStore:
     """Stores at most `max_capacity` tasks in this process, finished ones for `ttl_seconds`.
 
@@ -149,30 +156,44 @@ class InMemoryTaskStore:
         """Do nothing: memory is always available."""
 
     async def create(self, change: Change, *, key: str = "") -> str | None:
-        self._expire()
-        task = change.task
-        owner = change.owner
         if key:
-            earlier = self._find(self._keys.get((owner, key), ""))
+            self._expire()
+            earlier = self._find(self._keys.get((change.owner, key), ""))
             if earlier is not None:
                 return earlier.id
-        if task.id in self._tasks and self._find(task.id) is not None:
-            raise StaleWriteError
+        size = _size_of(change)
+        self._check_is_new(change.task.id)
+        self.check_room(change.owner, size)
+        self._add(change, key, size)
+        return None
+
+    def check_room(self, owner: str, size: int) -> None:
+        """Evict ended tasks until a new task of this size fits. Raise as `create` if that is not enough."""
+        self._expire()
         index = self._indexes.get(owner)
-        if index is None:  # not setdefault, which would create and discard an index for each task
-            index = OwnerIndex(self._share_of(owner))
-        share = index.share
-        # The sizes are computed inline here and in `append`: a function call for each costs 5 % of a message.
-        size = len(change.memo)
-        if change.document is None:
-            size += sum(map(len, change.events))
-        else:
-            size += len(change.document.body)
+        share = self._share_of(owner) if index is None else index.share
         is_full = len(self._tasks) >= self._capacity or self._held.all + size > self._max_bytes
         is_share_full = share.tasks >= self._max_tasks_per_owner or share.held.all + size > self._max_bytes_per_owner
         if is_full or is_share_full:
             self._make_room(share, size)
-        self._indexes[owner] = index  # even if it existed: evicting its last task removes it
+
+    def begin_create(self, change: Change) -> None:
+        """Store a task for which `check_room` has found room, together with the first events of its agent."""
+        self._check_is_new(change.task.id)
+        self._add(change, "", _size_of(change))
+
+    def _check_is_new(self, task_id: str) -> None:
+        if task_id in self._tasks and self._find(task_id) is not None:
+            raise StaleWriteError
+
+    def _add(self, change: Change, key: str, size: int) -> None:
+        task = change.task
+        owner = change.owner
+        index = self._indexes.get(owner)
+        if index is None:  # not setdefault, which would create and discard an index for each task
+            index = OwnerIndex(self._share_of(owner))
+        share = index.share
+        self._indexes[owner] = index
         self._shares[share.quota_key] = share
         share.add()
         self._created += 1
@@ -186,7 +207,6 @@ class InMemoryTaskStore:
         if change.conversation is not None:
             size += self._write_conversation(stored, change.conversation)
         self._write(stored, change, size)
-        return None
 
     def _share_of(self, owner: str) -> QuotaShare:
         quota_key = stored_quota_key(owner)
@@ -196,6 +216,7 @@ class InMemoryTaskStore:
         return share
 
     def append(self, change: Change) -> None:
+        # The size is computed inline, because this runs for each event of a stream.
         # Not through `_find`: only a task that has not ended accepts events, and such a task does not expire.
         stored = self._tasks.get(change.task.id)
         if stored is None or stored.owner != change.owner or stored.state in TERMINAL:

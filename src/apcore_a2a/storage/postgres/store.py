@@ -218,13 +218,24 @@ class PostgresStore:
         return self._opened.condition.trouble
 
     async def create(self, change: Change, *, key: str = "") -> str | None:
+        future: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self._submit_new(change, future, key)
+        return await future
+
+    def check_room(self, owner: str, size: int) -> None:
+        """Do nothing: the write finds out whether there is room."""
+
+    def begin_create(self, change: Change) -> "asyncio.Future[None]":
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._submit_new(change, future, "")
+        return future
+
+    def _submit_new(self, change: Change, future: "asyncio.Future[Any]", key: str) -> None:
         parts = self.parts
         # Running tasks wait until the database is back. New ones are rejected, because their senders can retry.
         if parts.condition.outage_seconds > MAX_OUTAGE:
             raise StoreUnavailableError
-        future: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         parts.writer.submit(make_write(change, future, is_new=True, key=key))
-        return await future
 
     async def find_key(self, key: str, owner: str) -> str | None:
         return await self.database.call(reads.find_key, key, owner)

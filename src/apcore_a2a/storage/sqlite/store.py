@@ -161,6 +161,12 @@ class SQLiteStore:
     async def create(self, change: Change, *, key: str = "") -> str | None:
         return await self._database.submit(Tables.create, take_snapshot(change), key)
 
+    def check_room(self, owner: str, size: int) -> None:
+        """Do nothing: the write finds out whether there is room."""
+
+    def begin_create(self, change: Change) -> "asyncio.Future[None]":
+        return self._database.submit(Tables.create_without_key, take_snapshot(change))
+
     async def find_key(self, key: str, owner: str) -> str | None:
         return await self._database.submit(Tables.find_key, key, owner)  # after the writes in the queue
 

@@ -198,6 +198,9 @@ class Tables:
         self._write_contents(change, _CachedRow(number, code, change.status_time, has_webhooks, b"", b""))
         return None
 
+    def create_without_key(self, change: ChangeSnapshot) -> None:
+        self.create(change, "")
+
     def add_webhook(self, number: int, webhook: Webhook, *, delivered: int, latest: int) -> None:
         config = webhook.config
         now = self.clock.wall()

@@ -30,6 +30,8 @@ async def test_health_reports_a_nearly_full_disk_even_if_small_writes_succeed(sm
         assert await server.status_of_send("x" * 2_000_000) == 200
         await server.stop()
         assert server.process.said.count(FULL) == 1
+        assert "task was not stored" in server.process.said
+        assert "taken over" not in server.process.said
 
 
 async def test_a_damaged_page_is_logged_once(tmp_path: Path) -> None:

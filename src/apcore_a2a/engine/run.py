@@ -574,7 +574,8 @@ class Run:
                 await self._write_end(end, resting)
                 return
             except (StaleWriteError, TaskNotFoundError):
-                logger.warning("task is gone or taken over", extra={"task_id": self.live.task.id})
+                text = "task was not stored" if in_doubt else "task is gone or taken over"
+                logger.warning(text, extra={"task_id": self.live.task.id})
                 break
             except Exception as error:
                 if attempt == len(self._timing.save_retries):  # the sender gets an error and waits no longer

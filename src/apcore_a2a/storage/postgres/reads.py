@@ -220,7 +220,7 @@ def _conditions(query: Query) -> tuple[str, list[object]]:
         parameters.append(to_bytes(query.context_id))
         conditions.append(f"context_id = ${len(parameters)}")
     if query.state is not None:
-        # Not a parameter, because the planner must know that the index for rare states has all of these tasks.
+        # Not a parameter, because the planner must know whether the index for rare states has all of these tasks.
         conditions.append(f"state = {CODES[query.state]}")
     if query.changed_since:
         parameters.append(query.changed_since)

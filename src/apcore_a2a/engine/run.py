@@ -68,8 +68,7 @@ logger = logging.getLogger(__name__)
 # effect when the agent waits next, or when its next event comes. An agent that still runs `Timing.cancel_grace` seconds
 # later is ABANDONED, and its task ends without it.
 #
-# Three facts are not phases, because they hold in several: why the run was stopped (`_stop`), the first save that
-# failed (`_save_failure`), and whether the store has the task (`LiveTask.is_stored`).
+# Three facts hold in several phases: why the run was stopped (`_stop`), `_save_failure`, and `LiveTask.is_stored`.
 #
 # Each event is checked and added to a batch when the agent yields it. The batch is folded into the task and saved when
 # the agent waits, ends, or has yielded BATCH events in a row. If it were folded at once, a read before the save would

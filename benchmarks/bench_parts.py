@@ -107,6 +107,8 @@ class Parts:
             self.engine._operations[Operation.SEND] = self.answer
         if part in ("binding", "all"):
             return through_uvicorn(self.app, GuardedProtocol)
+        if part == "server":
+            return through_uvicorn(constant, GuardedProtocol)
         if part == "uvicorn":
             return through_uvicorn(constant, HttpToolsProtocol)
         work: Work = getattr(self, part)
@@ -177,13 +179,24 @@ def main() -> None:
         return
     if shutil.which("valgrind") is None:
         raise SystemExit("valgrind is needed to count instructions: apt-get install valgrind")
-    names = ("nothing", "uvicorn", "binding", "all", "run_agent", "start_task", "check", "create", "create_and_save")
+    names = (
+        "nothing",
+        "uvicorn",
+        "server",
+        "binding",
+        "all",
+        "run_agent",
+        "start_task",
+        "check",
+        "create",
+        "create_and_save",
+    )
     counted = {part: count(part) for part in names}
     loop = counted.pop("nothing")
     one = {part: instructions - loop for part, instructions in counted.items()}
     parts = {
-        "uvicorn, without the kernel": one["uvicorn"],
-        "JSON-RPC: the request read and checked, the answer written": one["binding"] - one["uvicorn"],
+        "the server's protocol, without the kernel": one["server"],
+        "JSON-RPC: the request read and checked, the answer written": one["binding"] - one["server"],
         "the agent of this benchmark": one["run_agent"],
         "an asyncio task for the run": one["start_task"],
         "two events checked, and taken out of the agent's reach": one["check"],
@@ -193,6 +206,7 @@ def main() -> None:
     parts["the run: admitted, driven, ended, forgotten"] = one["all"] - sum(parts.values())
     rows = [[name, f"{value / one['all']:.0%}", f"{value:,}"] for name, value in parts.items()]
     rows.append(["all of it", "100%", f"{one['all']:,}"])
+    rows.append(["(uvicorn's protocol as it is)", f"{one['uvicorn'] / one['all']:.0%}", f"{one['uvicorn']:,}"])
     print(Table("Where the instructions of a message/send go", ("part", "share", "instructions"), rows).to_markdown())
 
 

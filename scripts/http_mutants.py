@@ -68,16 +68,17 @@ MUTANTS: Final = (
     Mutant(
         "half a request does not delay the shutdown",
         GUARD,
-        "        if is_receiving and not self.pipeline:\n",
+        "        if is_receiving:\n",
         "        if False:\n",
         DRAIN,
     ),
     Mutant(
         "half a pipelined request does not delay the shutdown",
         GUARD,
-        "        if self._guard_is_stopping:\n",
+        "        if self.is_stopping:\n",
         "        if False:\n",
         DRAIN,
+        ((GUARD, "        if self._connection.is_stopping:\n", "        if False:\n"),),
     ),
     Mutant(
         "an unread response does not delay the shutdown",
@@ -106,7 +107,7 @@ MUTANTS: Final = (
         "websockets are closed", "../app/application.py", 'if scope["type"] == "websocket":', "if False:", SMUGGLING
     ),
     Mutant("headers have a deadline", GUARD, _TIMER, "            return\n        if room", DRIBBLE),
-    Mutant("data after a response has a deadline", GUARD, "if cycle.response_complete:", "if False:", DRIBBLE),
+    Mutant("data after a response has a deadline", GUARD, "if latest.phase is COMPLETE:", "if False:", DRIBBLE),
     Mutant(
         "connections are limited",
         "../http/traffic.py",

@@ -10,17 +10,12 @@ from apcore_a2a.http.server.connection import OneProtocolParser
 OFFER = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: %b\r\n\r\n"
 
 
-class Cycle:
-    more_body = False
-
-
 class Connection:
     """What a connection of uvicorn's is to its parser."""
 
     def __init__(self, ws_protocol_class: type | None) -> None:
         self.ws_protocol_class = ws_protocol_class
         self.headers: list[tuple[bytes, bytes]] = []
-        self.cycle = Cycle()
         self.messages = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -44,4 +39,3 @@ def test_any_other_offer_is_as_if_it_had_not_been_made(knows: type | None, offer
     connection = Connection(knows)
     parser_of(connection).feed_data(OFFER % offered)
     assert connection.messages == 2  # one of the parser that gave up, and one that has no effect
-    assert connection.cycle.more_body is False

@@ -1,11 +1,19 @@
-"""uvicorn's HTTP protocol with limits: coalesced writes, no upgrades, and a timeout for every wait.
+"""uvicorn's HTTP protocol with limits: exchanges of our own, no upgrades, and a timeout for every wait.
 
 A connection that begins with the preface of HTTP/2 is handed over to `HTTP2Connection`.
+
+A connection is closed if its headers are too slow or too large, if its client goes on sending a body after the
+response, or if the client does not read its response. Connections over the limit are closed as well.
+
+uvicorn limits neither the time nor the size of a request's headers, nor the number of connections, and waits forever
+for a client that reads nothing. A few hundred such connections would block it.
 """
 
 import asyncio
 import logging
 import ssl
+import urllib.parse
+from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from importlib.util import find_spec
@@ -13,17 +21,13 @@ from typing import Any, ClassVar, Final
 
 import httptools
 from msgspec import Struct
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, service_unavailable
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.utils import get_client_addr, get_path_with_query_string
 
-from apcore_a2a.http.server.exchange import AcceptedConnection
+from apcore_a2a.http.server.exchange import COMPLETE, WAITING, AcceptedConnection, Header, HTTPExchange, encode_headers
 from apcore_a2a.http.traffic import CERTIFICATE_KEY, HTTP2_KEY, KEY, Room, Traffic
 from apcore_a2a.web import NO_STORE, SAFE
-
-# A connection is closed if its headers are too slow or too large, if its client goes on sending a body after the
-# response, or if the client does not read its response. Connections over the limit are closed as well.
-#
-# uvicorn limits neither the time nor the size of a request's headers, nor the number of connections, and waits forever
-# for a client that reads nothing. A few hundred such connections would block it.
 
 MAX_HEADERS: Final = 64 * 1024
 CHECKS: Final = 4  # how often the progress of a client that does not read is checked until its timeout
@@ -99,7 +103,17 @@ class HTTP2Support:
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP protocol with limits. A request that arrives in one piece costs four comparisons."""
+    """uvicorn's HTTP protocol with limits, and with `HTTPExchange` in place of uvicorn's cycle of a request.
+
+    uvicorn's class has the parser, its errors, the scope of a request and the switch to WebSocket. This class has what
+    follows the headers: it creates an exchange for each request, feeds it with the body, and runs the exchanges of a
+    connection one after the other. It overrides the callbacks of the parser for that, and uvicorn's `cycle` and
+    `pipeline` stay empty.
+
+    The reason is speed, and one exchange for both versions of HTTP. uvicorn writes the head and the body one by one,
+    checks every header of every response, creates an event for every request, and starts and cancels a timer for every
+    response. Without that, a message/send takes 0.87 of the processor time.
+    """
 
     timeouts: ClassVar = ConnectionTimeouts()  # an attribute of the class, because uvicorn creates its instances
 
@@ -115,15 +129,18 @@ class GuardedProtocol(HttpToolsProtocol):
         self._guard_idle_checks = 0
         self._guard_bytes = 0
         self._guard_unread_timeout = self.timeouts.unread
-        self._guard_is_stopping = False
+        self.is_stopping = False
+        self._guard_exchanges: deque[HTTPExchange] = deque()  # without a complete response. The first one runs
+        self._guard_latest: HTTPExchange | None = None  # to which the parser's events belong
+        self._guard_unreceived = 0  # bytes of its body that wait for the application
+        self._guard_idle_since = 0.0
+        self._guard_idle_timer: asyncio.TimerHandle | None = None
         self._guard_first = b""  # the first bytes, as long as they may be those of HTTP/2
         self._guard_is_http1 = False
-        self._guard_transport: Any = None  # Any: asyncio's or uvloop's, with or without TLS
         self._guard_is_lost = False
 
     def connection_made(self, transport: Any) -> None:
-        self._guard_transport = transport
-        super().connection_made(CoalescingTransport(transport))  # type: ignore[arg-type]  # it delegates all other attributes
+        super().connection_made(transport)
         tls = transport.get_extra_info("ssl_object")
         if tls is not None and tls.context.verify_mode is not ssl.CERT_NONE:
             # The scope of each request of this connection has it. A copy, because all connections share the original.
@@ -142,19 +159,18 @@ class GuardedProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def data_received(self, data: bytes) -> None:
-        before: Any = self.scope  # Any: None before the first request, like the cycle
+        before: Any = self.scope  # Any: None before the first request
         if before is None:
             data = self._guard_first_data(data)
             if not data:
                 return
         HttpToolsProtocol.data_received(self, data)
-        cycle: Any = self.cycle
-        if cycle is not None and cycle.scope is self.scope:  # a cycle exists once the headers are complete
+        latest = self._guard_latest
+        if latest is not None and latest.scope is self.scope:  # an exchange exists once the headers are complete
             self._guard_bytes = 0
-            # Data of the same request after its response is the rest of a body that the application did not read. It
-            # stops uvicorn's keep-alive timer, and uvicorn does not start it again. So the header timer has to limit
-            # the wait for the next request.
-            if cycle.response_complete:
+            # Data of the same request after its response is the rest of a body that the application did not read. The
+            # keep-alive timer does not measure it, so the header timer has to limit the wait for the next request.
+            if latest.phase is COMPLETE:
                 self._guard_start_header_timer()
             elif self._guard_header_timer is not None:
                 self._guard_stop_header_timer()
@@ -179,7 +195,98 @@ class GuardedProtocol(HttpToolsProtocol):
         self._guard_stop_header_timer()
         self._guard_stop_watching()
         self._guard_traffic.connection_closed(self._guard_address)
+        if self._guard_idle_timer is not None:
+            self._guard_idle_timer.cancel()
+            self._guard_idle_timer = None
+        for exchange in self._guard_exchanges:
+            exchange.disconnect()
+        self._guard_exchanges.clear()
+        self._guard_latest = None
         super().connection_lost(exc)
+
+    # ---- exchanges ------------------------------------------------------------------------------------------------
+
+    def on_headers_complete(self) -> None:
+        parser = self.parser
+        scope: Any = self.scope  # Any: uvicorn's type of an incomplete scope
+        scope["method"] = parser.get_method().decode("ascii")
+        if parser.should_upgrade() and parser.accepts_upgrade():
+            return  # uvicorn passes the connection on
+        version = parser.get_http_version()
+        url = httptools.parse_url(self.url)
+        path = url.path.decode("ascii")
+        if "%" in path:
+            path = urllib.parse.unquote(path)
+        scope["http_version"] = version
+        scope["path"] = self.root_path + path
+        scope["raw_path"] = self.root_path.encode("ascii") + url.path
+        scope["query_string"] = url.query or b""
+        keeps_alive = version != "1.0" and parser.should_keep_alive()
+        response = HTTP1Response(self, keeps_alive=keeps_alive, expects_continue=self.expect_100_continue)
+        exchange = HTTPExchange(0, scope, response)
+        self._guard_latest = exchange
+        self._guard_unreceived = 0
+        self._guard_exchanges.append(exchange)
+        if len(self._guard_exchanges) == 1:
+            self._guard_run(exchange)
+        else:  # pipelined, so it waits for the responses before
+            self.flow.pause_reading()
+
+    def _guard_run(self, exchange: HTTPExchange) -> None:
+        app: Any = self.app  # Any: an ASGI application, as uvicorn types it
+        limit = self.limit_concurrency
+        if limit is not None and (len(self.connections) >= limit or len(self.tasks) >= limit):
+            app = service_unavailable
+        task = self.loop.create_task(exchange.run(app))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    def on_body(self, body: bytes) -> None:
+        latest = self._guard_latest
+        if latest is not None and latest.feed(body):
+            self._guard_unreceived += len(body)
+            if self._guard_unreceived > HIGH_WATER_LIMIT:
+                self.flow.pause_reading()  # until the application waits for more
+
+    def on_body_taken(self, exchange: HTTPExchange) -> None:
+        """Note that the application has received what has arrived of a body."""
+        if exchange is self._guard_latest:
+            self._guard_unreceived = 0
+
+    def on_message_complete(self) -> None:
+        # With an upgrade header, the parser stops after the headers. Another parser reads the body and reports its end.
+        if self._guard_latest is not None and not self.parser.should_upgrade():
+            self._guard_latest.end_body()
+
+    def on_response_complete(self) -> None:
+        """Run the next exchange, or wait for a request."""
+        self._guard_exchanges.popleft()
+        self.server_state.total_requests += 1
+        if self.is_stopping:
+            self.transport.close()  # requests behind this one, whose body may be incomplete, are not answered
+        if self.transport.is_closing():
+            if self.unread():
+                self._guard_watch_reader()
+            return
+        if self._guard_exchanges:
+            self._guard_run(self._guard_exchanges[0])
+        else:
+            self._guard_idle_since = self.loop.time()
+            if self._guard_idle_timer is None:
+                self._guard_idle_timer = self.loop.call_later(self.timeout_keep_alive, self._guard_check_idle)
+        if len(self._guard_exchanges) <= 1:
+            self.flow.resume_reading()
+
+    def _guard_check_idle(self) -> None:
+        """Close a connection without requests. One timer serves many requests: it looks at the time of the last one."""
+        self._guard_idle_timer = None
+        if self._guard_exchanges or self._guard_header_timer is not None:
+            return  # a request runs, or its headers arrive
+        left = self._guard_idle_since + self.timeout_keep_alive - self.loop.time()
+        if left > 0:
+            self._guard_idle_timer = self.loop.call_later(left, self._guard_check_idle)
+        else:
+            self.timeout_keep_alive_handler()
 
     # ---- HTTP/2 ---------------------------------------------------------------------------------------------------
 
@@ -202,7 +309,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if support.opener is not None:
             self._guard_hand_over(support.opener, data)
             return b""
-        self._guard_transport.pause_reading()
+        self.transport.pause_reading()
         loading = self.loop.run_in_executor(None, support.load)
         loading.add_done_callback(partial(self._guard_loaded, data))
         return b""
@@ -211,7 +318,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._guard_is_lost:
             return
         self._guard_hand_over(loading.result(), data)
-        self._guard_transport.resume_reading()
+        self.transport.resume_reading()
 
     def _guard_hand_over(self, opener: Opener, data: bytes) -> None:
         """Pass the connection on, with its place in the limits. This protocol is not used any more."""
@@ -220,7 +327,7 @@ class GuardedProtocol(HttpToolsProtocol):
         accepted = AcceptedConnection(
             app=self.app,
             loop=self.loop,
-            transport=self._guard_transport,
+            transport=self.transport,
             client=self.client,
             server=self.server,
             scheme=self.scheme or "http",
@@ -236,23 +343,16 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         """Let a complete request finish, and reject one whose body is incomplete: its client decides when it ends."""
-        self._guard_is_stopping = True
+        self.is_stopping = True
         self._guard_unread_timeout = self.timeouts.unread_at_shutdown
-        cycle: Any = self.cycle  # Any: None before the first request
-        is_receiving = cycle is not None and cycle.more_body and not cycle.response_started
-        if is_receiving and not self.pipeline:
+        running = self._guard_exchanges
+        is_receiving = len(running) == 1 and running[0].phase is WAITING and not running[0].has_whole_body
+        if is_receiving:
             self.transport.write(SHUTTING_DOWN)
+            running[0].disconnect()
+        if is_receiving or not running:
             self.transport.close()
-        else:
-            super().shutdown()
         if self.unread():
-            self._guard_watch_reader()
-
-    def on_response_complete(self) -> None:
-        if self._guard_is_stopping:
-            self.transport.close()  # requests behind this one, whose body may be incomplete, are not answered
-        super().on_response_complete()
-        if self.transport.is_closing() and self.unread():
             self._guard_watch_reader()
 
     # ---- unread responses -----------------------------------------------------------------------------------------
@@ -328,77 +428,162 @@ class GuardedProtocol(HttpToolsProtocol):
         self.transport.close()
 
 
-# ---- coalesced writes -----------------------------------------------------------------------------------------------
-# uvicorn writes the head of a response and then its body. Each write is a system call and a packet, and the two cost a
-# tenth of a small request. Here the head waits for the body, but only until the next turn of the event loop, so the
-# head of a stream is sent at once even if its first event is late.
+# ---- responses ------------------------------------------------------------------------------------------------------
 
 LARGE: Final = 64 * 1024  # bytes of a body that is too large to copy
-HEAD: Final = b"HTTP/1.1 "  # how every head begins. A body that begins so waits for one turn, which is harmless
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+CLOSE: Final = b"connection: close\r\n"
+CHUNKED: Final = b"transfer-encoding: chunked\r\n"
+LAST_CHUNK: Final = b"0\r\n\r\n"
+BODILESS: Final = (204, 304)  # statuses of responses without a body
+_FRAMING: Final = frozenset({b"content-length", b"transfer-encoding", b"connection"})
 
 
-class CoalescingTransport:
-    """Wraps a connection's transport for uvicorn, and writes a head together with its body."""
+class HTTP1Response:
+    """Writes one response: the head and the first part of the body together, the others as they come.
 
-    __slots__ = ("_head", "_sending", "_transport", "is_closing")
+    uvicorn writes the head of a response and then its body. Each write is a system call and a packet, and the two cost
+    a tenth of a small request. Here the head waits for the body, but only until the next turn of the event loop, so the
+    head of a stream is sent at once even if its first event is late.
+    """
 
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
-        self.is_closing = transport.is_closing  # used for each request. Through `__getattr__` it takes 1 µs
-        self._head = b""
-        self._sending: asyncio.Handle | None = None
+    __slots__ = ("_connection", "_expects_continue", "_is_chunked", "_keeps_alive", "_left")
 
-    def __getattr__(self, name: str) -> Any:  # Any: an attribute of the transport
-        return getattr(self._transport, name)
+    def __init__(self, connection: "GuardedProtocol", *, keeps_alive: bool, expects_continue: bool) -> None:
+        self._connection = connection
+        self._keeps_alive = keeps_alive
+        self._expects_continue = expects_continue
+        self._is_chunked = False
+        self._left = 0  # bytes of a body that is not chunked
 
-    def write(self, data: bytes) -> None:
-        if self._head:
-            head = self._take_head()
-            if len(data) > LARGE:
-                self._transport.write(head)
-            else:
-                data = head + data  # not `writelines`, which in asyncio 3.12 never pauses the writer
-            self._transport.write(data)
-        elif data.startswith(HEAD):
-            self._head = data
-            self._sending = asyncio.get_running_loop().call_soon(self._send_head)
-        else:
-            self._transport.write(data)
+    # ---- the head ---------------------------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        self._send_head()
-        self._transport.close()
+    def begin(self, exchange: HTTPExchange, status: int, headers: Iterable[Header]) -> bytes:
+        connection = self._connection
+        lines = [STATUS_LINE[status]]
+        framing: dict[bytes, bytes] = {}
+        for name, value, line in encode_headers((*connection.server_state.default_headers, *headers)):
+            lines.append(line)
+            if name in _FRAMING:
+                framing.setdefault(name, value)
+        has_body = exchange.scope["method"] != "HEAD" and status not in BODILESS
+        if self._choose_framing(framing, has_body=has_body):
+            lines.append(CHUNKED)
+        if self._choose_end(framing):
+            lines.append(CLOSE)
+        lines.append(b"\r\n")
+        if connection.access_log:
+            self._log(exchange.scope, status)
+        connection.loop.call_soon(exchange.write_head)
+        return b"".join(lines)
 
-    def _send_head(self) -> None:
-        if self._head:
-            self._transport.write(self._take_head())
+    def _choose_framing(self, framing: dict[bytes, bytes], *, has_body: bool) -> bool:
+        """Note how the end of the body is marked, and return whether the head needs a line for it."""
+        length = framing.get(b"content-length")
+        is_chunked = framing.get(b"transfer-encoding", b"").lower() == b"chunked"
+        is_unframed = length is None and not is_chunked
+        self._is_chunked = has_body and (is_chunked or is_unframed)
+        self._left = 0
+        if length is not None and has_body:
+            self._left = int(length)
+        return has_body and is_unframed
 
-    def _take_head(self) -> bytes:
-        head = self._head
-        self._head = b""
-        if self._sending is not None:
-            self._sending.cancel()
-            self._sending = None
-        return head
+    def _choose_end(self, framing: dict[bytes, bytes]) -> bool:
+        """Note whether another request may follow, and return whether the head needs a line that says no."""
+        options = framing.get(b"connection")
+        if options is not None and b"close" in map(bytes.strip, options.lower().split(b",")):
+            self._keeps_alive = False
+            return False
+        if self._connection.is_stopping:
+            self._keeps_alive = False
+        return not self._keeps_alive
+
+    def _log(self, scope: dict[str, Any], status: int) -> None:  # Any: an ASGI scope
+        self._connection.access_logger.info(
+            '%s - "%s %s HTTP/%s" %d',  # uvicorn's formatter takes it apart
+            get_client_addr(scope),  # type: ignore[arg-type]  # uvicorn's type of the same dictionary
+            scope["method"],
+            get_path_with_query_string(scope),  # type: ignore[arg-type]  # as above
+            scope["http_version"],
+            status,
+        )
+
+    def write_head(self, exchange: HTTPExchange, head: bytes) -> None:
+        self._connection.transport.write(head)
+
+    # ---- the body ---------------------------------------------------------------------------------------------------
+
+    async def write(self, exchange: HTTPExchange, head: bytes | None, body: bytes, *, ends: bool) -> None:
+        flow = self._connection.flow
+        if flow.write_paused:
+            await flow.drain()
+        if exchange.is_disconnected:
+            return
+        data = self._framed(body, ends=ends)
+        if head is not None and len(body) > LARGE:
+            self._connection.transport.write(head)
+        elif head is not None:
+            data = head + data  # not `writelines`, which in asyncio 3.12 never pauses the writer
+        if data:
+            self._connection.transport.write(data)
+
+    def _framed(self, body: bytes, *, ends: bool) -> bytes:
+        if self._is_chunked:
+            chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+            return chunk + LAST_CHUNK if ends else chunk
+        self._left -= len(body)
+        if self._left < 0:
+            raise RuntimeError("Response content longer than Content-Length")
+        if self._left and ends:
+            raise RuntimeError("Response content shorter than Content-Length")
+        return body
+
+    def write_trailers(self, exchange: HTTPExchange, headers: list[Header]) -> None:
+        """Do nothing: the scope offers no trailers, so the exchange never calls this."""
+
+    # ---- the request, and the end -----------------------------------------------------------------------------------
+
+    def body_wanted(self, exchange: HTTPExchange) -> None:
+        connection = self._connection
+        is_waiting = exchange.phase is WAITING and not exchange.has_whole_body
+        if self._expects_continue and is_waiting and not connection.transport.is_closing():
+            connection.transport.write(CONTINUE)
+        self._expects_continue = False
+        connection.flow.resume_reading()
+
+    def body_taken(self, exchange: HTTPExchange, size: int) -> None:
+        self._connection.on_body_taken(exchange)
+
+    def completed(self, exchange: HTTPExchange) -> None:
+        if not self._keeps_alive:
+            self._connection.transport.close()
+        self._connection.on_response_complete()
+
+    def abort(self, exchange: HTTPExchange) -> None:
+        self._connection.transport.close()
+
+    def finished(self, exchange: HTTPExchange) -> None:
+        if exchange.phase is not COMPLETE and not exchange.is_disconnected:
+            self._connection.transport.close()  # the application was cancelled
 
 
 # ---- Upgrade headers are ignored ------------------------------------------------------------------------------------
-# httptools' parser for a server that speaks only HTTP/1.1.
-#
-# A client may offer to upgrade the protocol. Java's HttpClient offers HTTP/2 (`Upgrade: h2c`) with every request that
-# has no TLS, and the Java SDK is built on it. A server that does not upgrade ignores the offer (RFC 9110 §7.8).
-# httptools cannot ignore it: it treats the bytes after the headers as the other protocol, so the body is lost, and the
-# next request fails.
-#
-# So a second parser replaces the first one, which has already checked the headers. The second parser first receives a
-# synthetic head with only the headers that frame the body or end the connection, then the bytes after the real head.
-# `_AfterHead` hides the events of the synthetic head from the connection.
 
-_FRAMING: Final = (b"content-length", b"transfer-encoding")
+_HEAD: Final = (b"content-length", b"transfer-encoding", b"connection")  # which may say that no request follows
 
 
 class OneProtocolParser:
-    """The part of httptools' parser that uvicorn uses, without upgrades. `connection` receives the parser's events."""
+    """The part of httptools' parser that uvicorn uses, without upgrades. `connection` receives the parser's events.
+
+    A client may offer to upgrade the protocol. Java's HttpClient offers HTTP/2 (`Upgrade: h2c`) with every request that
+    has no TLS, and the Java SDK is built on it. A server that does not upgrade ignores the offer (RFC 9110 §7.8).
+    httptools cannot ignore it: it treats the bytes after the headers as the other protocol, so the body is lost, and
+    the next request fails.
+
+    So a second parser replaces the first one, which has already checked the headers. The second parser first receives a
+    synthetic head with only the headers that frame the body or end the connection, then the bytes after the real head.
+    `_AfterHead` hides the events of the synthetic head from the connection.
+    """
 
     def __init__(self, parser: Any, connection: Any) -> None:  # Any: neither httptools nor uvicorn has types for them
         self._connection = connection
@@ -417,26 +602,23 @@ class OneProtocolParser:
                 self._feed(data)
                 return
             except httptools.HttpParserUpgrade as offer:
-                if self._accepts_upgrade():
+                if self.accepts_upgrade():
                     raise
                 data = self._head() + data[offer.args[0] :]
             self._use(_strict_parser(_AfterHead(self._connection)))
 
-    def _accepts_upgrade(self) -> bool:
+    def accepts_upgrade(self) -> bool:
         """Whether the server accepts the upgrade: to WebSocket, if the application supports it."""
         offered = dict(self._connection.headers).get(b"upgrade", b"")
-        return self._connection.ws_protocol_class is not None and offered.lower() == b"websocket"
+        has_websockets = self._connection.ws_protocol_class is not None
+        return has_websockets and offered.lower() == b"websocket" and bool(self.get_method() == b"GET")
 
     def _head(self) -> bytes:
         """Return the part of the head that frames the body and says whether another request may follow."""
         lines = [b"POST / HTTP/" + self.get_http_version().encode()]
         for name, value in self._connection.headers:
-            if name in _FRAMING:
-                # The first parser has reported a complete body, but the application has not run yet.
-                self._connection.cycle.more_body = True
-            elif name != b"connection":  # it may say that this is the last request
-                continue
-            lines.append(name + b": " + value)
+            if name in _HEAD:
+                lines.append(name + b": " + value)
         return b"\r\n".join((*lines, b"", b""))
 
 

@@ -1,13 +1,18 @@
 """One request and its response, between a connection and the ASGI application. It knows no HTTP version.
 
-A connection feeds the body, and is the `ResponseWriter`. The order of ASGI messages,
-the held head, and the end of a request whose application fails are the same for every connection.
+A connection feeds the body, and a `ResponseWriter` writes the response: in HTTP/2 the connection, in HTTP/1.1 an
+`HTTP1Response`. The order of ASGI messages, the check of headers, the held head, and the end of a request whose
+application fails are the same for both.
+
+An exchange creates nothing to wait with until the application waits, so a request that arrives whole costs no event.
 """
 
 import asyncio
 import logging
-from collections import deque
+import re
+from collections.abc import Iterable
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Final, Protocol
 from urllib.parse import unquote
 
@@ -17,11 +22,44 @@ from apcore_a2a.http.traffic import Traffic
 
 logger = logging.getLogger("uvicorn.error")
 
-Headers = list[tuple[bytes, bytes]]
-BODILESS: Final = ("GET", "HEAD")  # no endpoint reads the body of such a request
+Header = tuple[bytes, bytes]
+Headers = list[Header]
 FAILURE: Final = b"Internal Server Error"
-# In HTTP/2, the connection has its own means for these.
-HOP_BY_HOP: Final = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"})
+_NOT_IN_NAMES: Final = re.compile(rb"[^!#$%&'*+\-.^_`|~0-9A-Za-z]")  # RFC 9110 §5.6.2
+_NOT_IN_VALUES: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+
+
+EncodedHeader = tuple[bytes, bytes, bytes]
+MAX_CACHED: Final = 256  # bytes of a value. A client may choose a long one, for example of a CORS header
+
+
+def encode_headers(headers: Iterable[Header]) -> list[EncodedHeader]:
+    """Return the name in lower case, the value, and the line in HTTP/1.1 of each header of a response.
+
+    Responses have the same headers again and again. To check one takes 1,700 instructions, and a response has ten.
+
+    Raises:
+        RuntimeError: A name or a value would end its line, or is otherwise invalid.
+    """
+    encoded: list[EncodedHeader] = []
+    for name, value in headers:
+        if len(value) <= MAX_CACHED:
+            encoded.append(_encode_cached(name, value))
+        else:
+            encoded.append(_encode(name, value))
+    return encoded
+
+
+def _encode(name: bytes, value: bytes) -> EncodedHeader:
+    if not name or _NOT_IN_NAMES.search(name):
+        raise RuntimeError("Invalid HTTP header name.")
+    if _NOT_IN_VALUES.search(value):
+        raise RuntimeError("Invalid HTTP header value.")
+    name = name.lower()
+    return name, value, b"%b: %b\r\n" % (name, value)
+
+
+_encode_cached: Final = lru_cache(maxsize=1024)(_encode)
 
 
 class AcceptedConnection(Struct, frozen=True, kw_only=True):
@@ -83,31 +121,48 @@ class ResponsePhase(Enum):
     COMPLETE = "the response is written"
 
 
-_BODY_EXPECTED: Final = (ResponsePhase.HEAD, ResponsePhase.BODY)
-_TRAILERS_EXPECTED: Final = (ResponsePhase.HEAD, ResponsePhase.BODY, ResponsePhase.TRAILERS)
+# Module constants, because Python 3.11 takes 0.1 µs to find a member of an enum.
+WAITING: Final = ResponsePhase.WAITING
+HEAD: Final = ResponsePhase.HEAD
+BODY: Final = ResponsePhase.BODY
+TRAILERS: Final = ResponsePhase.TRAILERS
+COMPLETE: Final = ResponsePhase.COMPLETE
 
 
 class ResponseWriter(Protocol):
-    """The connection of an exchange, which writes its response."""
+    """Writes the response of an exchange in one version of HTTP. A head is a value that only its writer reads."""
 
-    def hold_head(self, exchange: "HTTPExchange") -> None:
-        """Call `exchange.write_head` at the end of this turn of the event loop, if no body has come until then."""
+    def begin(self, exchange: "HTTPExchange", status: int, headers: Iterable[Header]) -> Any:  # Any: the head
+        """Return the head, and call `exchange.write_head` at the end of this turn of the event loop.
 
-    def write_head(self, exchange: "HTTPExchange", status: int, headers: Headers, *, ends: bool) -> None: ...
+        Raises:
+            RuntimeError: A header is invalid.
+        """
 
-    async def write_body(self, exchange: "HTTPExchange", body: bytes, *, ends: bool) -> None:
-        """Write a part of the body. Return when the client has room for more, or has disconnected."""
+    def write_head(self, exchange: "HTTPExchange", head: Any) -> None: ...  # Any: as `begin` has returned it
+
+    async def write(self, exchange: "HTTPExchange", head: Any, body: bytes, *, ends: bool) -> None:  # Any: as above
+        """Write the head, if it is not None, and a part of the body.
+
+        Return when the client has room for more, or has disconnected.
+        """
 
     def write_trailers(self, exchange: "HTTPExchange", headers: Headers) -> None: ...
 
+    def body_wanted(self, exchange: "HTTPExchange") -> None:
+        """Note that the application waits for the client: for more of the body, or for its disconnection."""
+
     def body_taken(self, exchange: "HTTPExchange", size: int) -> None:
         """Note that the application has received so many bytes of the body."""
+
+    def completed(self, exchange: "HTTPExchange") -> None:
+        """Note that the response is written."""
 
     def abort(self, exchange: "HTTPExchange") -> None:
         """End a response that the application has not completed."""
 
     def finished(self, exchange: "HTTPExchange") -> None:
-        """Note that the application has returned."""
+        """Note that the application has returned, or was cancelled."""
 
 
 class HTTPExchange:
@@ -118,8 +173,7 @@ class HTTPExchange:
         "_chunks",
         "_end_received",
         "_has_trailers",
-        "_headers",
-        "_status",
+        "_head",
         "_waiter",
         "_writer",
         "id",
@@ -131,15 +185,14 @@ class HTTPExchange:
     def __init__(self, id: int, scope: dict[str, Any], writer: ResponseWriter) -> None:
         self.id = id
         self.scope = scope
-        self.phase = ResponsePhase.WAITING
+        self.phase = WAITING
         self.is_disconnected = False  # the client has closed the stream or the connection, or was closed
         self._writer = writer
-        self._chunks: deque[bytes] = deque()
+        self._chunks: list[bytes] = []
         self._body_ended = False
         self._end_received = False  # whether the application has received the end of the body
         self._waiter: asyncio.Future[None] | None = None
-        self._status = 0
-        self._headers: Headers = []
+        self._head: Any = None  # Any: a value of the writer, until it is written
         self._has_trailers = False
 
     @property
@@ -154,19 +207,23 @@ class HTTPExchange:
             logger.error("Exception in ASGI application\n", exc_info=error)
             await self._fail()
         else:
-            if self.phase is not ResponsePhase.COMPLETE and not self.is_disconnected:
+            if self.phase is not COMPLETE and not self.is_disconnected:
                 logger.error("ASGI callable returned without completing response.")
                 await self._fail()
         finally:
             self._writer.finished(self)
 
     async def _fail(self) -> None:
-        if self.phase not in (ResponsePhase.WAITING, ResponsePhase.HEAD):
+        if self.phase not in (WAITING, HEAD):
             self._writer.abort(self)
             return
-        self.phase = ResponsePhase.WAITING
+        self.phase = WAITING
         length = b"%d" % len(FAILURE)
-        headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", length)]
+        headers = [
+            (b"content-type", b"text/plain; charset=utf-8"),
+            (b"content-length", length),
+            (b"connection", b"close"),  # HTTP/2 drops it
+        ]
         await self.send({"type": "http.response.start", "status": 500, "headers": headers})
         await self.send({"type": "http.response.body", "body": FAILURE})
 
@@ -174,7 +231,7 @@ class HTTPExchange:
 
     def feed(self, data: bytes) -> bool:
         """Add a part of the body, and return whether the application may receive it."""
-        if self.is_disconnected or self.phase is ResponsePhase.COMPLETE or self.scope["method"] in BODILESS:
+        if self.is_disconnected or self.phase is COMPLETE:
             return False
         self._chunks.append(data)
         self._wake()
@@ -197,17 +254,19 @@ class HTTPExchange:
         return size
 
     async def receive(self) -> dict[str, Any]:  # Any: an ASGI message
-        while not self.is_disconnected and self.phase is not ResponsePhase.COMPLETE:
+        while not self.is_disconnected and self.phase is not COMPLETE:
             if self._chunks or (self._body_ended and not self._end_received):
                 return self._next_part()
             if self._waiter is None or self._waiter.done():
                 self._waiter = asyncio.get_running_loop().create_future()
+                self._writer.body_wanted(self)
             await self._waiter
         return {"type": "http.disconnect"}
 
     def _next_part(self) -> dict[str, Any]:  # Any: an ASGI message
-        body = self._chunks.popleft() if len(self._chunks) == 1 else b"".join(self._chunks)
-        self._chunks.clear()
+        chunks = self._chunks
+        body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        chunks.clear()
         self._end_received = self._body_ended
         if body:
             self._writer.body_taken(self, len(body))
@@ -223,52 +282,47 @@ class HTTPExchange:
         if self.is_disconnected:
             return
         kind = message["type"]
-        if self.phase is ResponsePhase.WAITING and kind == "http.response.start":
+        phase = self.phase
+        if phase is WAITING and kind == "http.response.start":
             self._begin(message)
-        elif self.phase in _BODY_EXPECTED and kind == "http.response.body":
+        elif (phase is HEAD or phase is BODY) and kind == "http.response.body":
             await self._write_body(message.get("body", b""), more=message.get("more_body", False))
-        elif self._has_trailers and self.phase in _TRAILERS_EXPECTED and kind == "http.response.trailers":
+        elif self._has_trailers and kind == "http.response.trailers" and phase is not COMPLETE:
             self.write_head()
             self._writer.write_trailers(self, list(message["headers"]))
             self._complete()
         else:
-            raise RuntimeError(f"Unexpected ASGI message '{kind}': {self.phase.value}")
+            raise RuntimeError(f"Unexpected ASGI message '{kind}': {phase.value}")
 
     def _begin(self, message: dict[str, Any]) -> None:  # Any: an ASGI message
-        headers: Headers = []
-        for name, value in message.get("headers", ()):
-            if b"\n" in value or b"\r" in value or b"\0" in value:
-                raise RuntimeError("Invalid HTTP header value.")
-            headers.append((name, value))
-        self._status = message["status"]
-        self._headers = headers
-        self._has_trailers = message.get("trailers", False)
-        self.phase = ResponsePhase.HEAD
-        self._writer.hold_head(self)
+        self._head = self._writer.begin(self, message["status"], message.get("headers", ()))
+        self._has_trailers = "extensions" in self.scope and message.get("trailers", False)
+        self.phase = HEAD
 
-    def write_head(self, *, ends: bool = False) -> None:
+    def write_head(self) -> None:
         """Write the head, if it still waits for the body."""
-        if self.phase is ResponsePhase.HEAD:
-            self.phase = ResponsePhase.BODY
-            self._writer.write_head(self, self._status, self._headers, ends=ends)
-            self._headers = []
+        if self.phase is HEAD and not self.is_disconnected:
+            self._writer.write_head(self, self._take_head())
+
+    def _take_head(self) -> Any:  # Any: a value of the writer
+        head = self._head
+        self._head = None
+        self.phase = BODY
+        return head
 
     async def _write_body(self, body: bytes, *, more: bool) -> None:
         if self.scope["method"] == "HEAD":
             body = b""
+        head = self._take_head() if self.phase is HEAD else None
         ends = not more and not self._has_trailers
-        if self.phase is ResponsePhase.HEAD:
-            self.write_head(ends=ends and not body)
-            if ends and not body:
-                self._complete()
-                return
-        if body or ends:
-            await self._writer.write_body(self, body, ends=ends)
+        await self._writer.write(self, head, body, ends=ends)
         if ends:
             self._complete()
         elif not more:
-            self.phase = ResponsePhase.TRAILERS
+            self.phase = TRAILERS
 
     def _complete(self) -> None:
-        self.phase = ResponsePhase.COMPLETE
+        self.phase = COMPLETE
         self._wake()
+        if not self.is_disconnected:
+            self._writer.completed(self)

@@ -8,7 +8,7 @@ without content and silence have limits. A client that exceeds one gets GOAWAY o
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any, ClassVar, Final
 
@@ -20,7 +20,7 @@ import h2.exceptions
 import h2.settings
 from msgspec import Struct
 
-from apcore_a2a.http.server.exchange import HOP_BY_HOP, AcceptedConnection, Headers, HTTPExchange
+from apcore_a2a.http.server.exchange import AcceptedConnection, Header, Headers, HTTPExchange, encode_headers
 from apcore_a2a.http.server.http2_guard import MAX_HEADERS, Flooded, FrameGuard
 from apcore_a2a.http.traffic import MIB
 
@@ -38,6 +38,9 @@ SLICE: Final = 16 * 1024  # bytes that h2 receives at once. It copies the rest o
 LAST_STREAM: Final = 2**31 - 1
 DRAIN_PING: Final = b"draining"
 PEER_PING: Final = b"listen? "
+BODILESS: Final = ("GET", "HEAD")  # no endpoint reads the body of such a request
+# HTTP/2 has its own means for these.
+HOP_BY_HOP: Final = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"})
 
 Codes = h2.errors.ErrorCodes
 
@@ -84,7 +87,7 @@ class _Silent:
 _CONFIG: Final = h2.config.H2Configuration(
     client_side=False,
     header_encoding=None,
-    validate_outbound_headers=False,  # `HTTPExchange` and `_response_headers` have done so
+    validate_outbound_headers=False,  # `_response_headers` has done so
     normalize_outbound_headers=False,
     logger=_Silent(),  # type: ignore[arg-type]  # it has the methods that h2 calls
 )
@@ -226,7 +229,7 @@ class HTTP2Connection(asyncio.Protocol):
             self._close_exchange(exchange, Codes.ENHANCE_YOUR_CALM)
             self._acknowledge(event.stream_id, padding + size)
             return
-        if not exchange.feed(data):
+        if exchange.scope["method"] in BODILESS or not exchange.feed(data):
             self._traffic.release_body(size, self._accepted.address)
             padding += size
         self._acknowledge(event.stream_id, padding)
@@ -259,34 +262,36 @@ class HTTP2Connection(asyncio.Protocol):
 
     # ---- the exchanges ----------------------------------------------------------------------------------------------
 
-    def hold_head(self, exchange: HTTPExchange) -> None:
+    def begin(self, exchange: HTTPExchange, status: int, headers: Iterable[Header]) -> Headers:
+        head = _response_headers(status, (*self._server_state.default_headers, *headers))
         self._held.append(exchange)
         self._flush_soon()
+        return head
 
-    def write_head(self, exchange: HTTPExchange, status: int, headers: Headers, *, ends: bool) -> None:
-        block = _response_headers(status, (*self._server_state.default_headers, *headers))
-        self._call(exchange, self._h2.send_headers, exchange.id, block, ends)
-        if ends:
-            self._response_complete(exchange)
+    def write_head(self, exchange: HTTPExchange, head: Headers, *, ends: bool = False) -> None:
+        self._call(exchange, self._h2.send_headers, exchange.id, head, ends)
 
     def write_trailers(self, exchange: HTTPExchange, headers: Headers) -> None:
         self._call(exchange, self._h2.send_headers, exchange.id, headers, True)
-        self._response_complete(exchange)
 
-    async def write_body(self, exchange: HTTPExchange, body: bytes, *, ends: bool) -> None:
+    async def write(self, exchange: HTTPExchange, head: Headers | None, body: bytes, *, ends: bool) -> None:
+        if head is not None:
+            self.write_head(exchange, head, ends=ends and not body)
+            ends = ends and bool(body)
         if exchange.is_disconnected:
             return
         if body:
             await self._write(exchange, body, ends=ends)
-        else:
-            self._call(exchange, self._h2.send_data, exchange.id, b"", ends)
-        if ends:
-            self._response_complete(exchange)
+        elif ends:
+            self._call(exchange, self._h2.send_data, exchange.id, b"", True)
 
-    def _response_complete(self, exchange: HTTPExchange) -> None:
+    def completed(self, exchange: HTTPExchange) -> None:
         """Make room for another stream, even if the application goes on after its response."""
         if exchange.has_whole_body:
             self._exchanges.pop(exchange.id, None)
+
+    def body_wanted(self, exchange: HTTPExchange) -> None:
+        """Do nothing: the windows tell the client how much it may send."""
 
     async def _write(self, exchange: HTTPExchange, body: bytes, *, ends: bool) -> None:
         unsent = _Unsent(body, ends=ends)
@@ -477,8 +482,7 @@ class HTTP2Connection(asyncio.Protocol):
             held = self._held
             self._held = []
             for exchange in held:
-                if not exchange.is_disconnected:
-                    exchange.write_head()
+                exchange.write_head()
         data = self._h2.data_to_send()
         if data and not self.transport.is_closing():
             self.transport.write(data)
@@ -621,10 +625,9 @@ def _make_scope(accepted: AcceptedConnection, fields: Any) -> dict[str, Any]:  #
     return scope
 
 
-def _response_headers(status: int, headers: tuple[tuple[bytes, bytes], ...]) -> Headers:
+def _response_headers(status: int, headers: tuple[Header, ...]) -> Headers:
     block: Headers = [(b":status", b"%d" % status)]
-    for name, value in headers:
-        name = name.lower()
+    for name, value, _ in encode_headers(headers):
         if name not in HOP_BY_HOP:
             block.append((name, value))
     return block

@@ -10,7 +10,8 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from apcore_a2a.http.server.connection import LARGE, GuardedProtocol
+from apcore_a2a.http.server.connection import LARGE, ConnectionTimeouts, GuardedProtocol
+from apcore_a2a.http.traffic import KEY, Traffic
 from tests.fakes import PATIENCE
 
 GET = b"GET /path?query HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -52,6 +53,10 @@ class Recorded(asyncio.Transport):
         return b"".join(part for part in self.done if isinstance(part, bytes))
 
 
+class Impatient(GuardedProtocol):
+    timeouts = ConnectionTimeouts(headers=0)
+
+
 Endpoint = Callable[[Scope, Receive, Send], Awaitable[None]]
 Connect = Callable[..., tuple[GuardedProtocol, Recorded]]
 
@@ -63,11 +68,17 @@ def state() -> ServerState:
 
 @pytest.fixture
 def connect(state: ServerState) -> Connect:
-    def connect(app: Endpoint, **options: Any) -> tuple[GuardedProtocol, Recorded]:
+    def connect(
+        app: Endpoint,
+        *,
+        kind: type[GuardedProtocol] = GuardedProtocol,
+        app_state: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> tuple[GuardedProtocol, Recorded]:
         settings: dict[str, Any] = {"log_config": None, "access_log": False, **options}
         config = uvicorn.Config(app, **settings)
         config.load()
-        connection = GuardedProtocol(config, state, {}, asyncio.get_running_loop())
+        connection = kind(config, state, app_state or {}, asyncio.get_running_loop())
         transport = Recorded()
         connection.connection_made(transport)
         return connection, transport
@@ -398,6 +409,20 @@ async def test_a_websocket_is_passed_on_to_an_application_that_supports_them(
     assert WebSocket.received == [request.replace(b"Host", b"host").replace(b"C", b"c").replace(b"\nU", b"\nu")]
     assert transport.written == HEAD + b"hello"
     assert connection not in state.connections
+
+
+async def test_a_websocket_outlives_the_timeout_of_headers_and_takes_no_place_among_the_connections(
+    connect: Connect,
+) -> None:
+    WebSocket.received = []
+    traffic = Traffic(max_connections=1)
+    connection, transport = connect(hello, kind=Impatient, app_state={KEY: traffic}, ws=WebSocket)
+    connection.data_received(GET.replace(b"Host: x", b"Host: x\r\nConnection: Upgrade\r\nUpgrade: websocket"))
+    await asyncio.sleep(0)  # the timeout is over
+    await asyncio.sleep(0)
+    assert transport.done == []
+    connection, transport = connect(hello, app_state={KEY: traffic})
+    assert transport.done == []
 
 
 # ---- the end --------------------------------------------------------------------------------------------------------

@@ -59,9 +59,8 @@ def _overloaded(message: bytes) -> bytes:
         b'[{"@type":"type.googleapis.com/google.rpc.ErrorInfo","reason":"OVERLOADED",'
         b'"domain":"a2a-protocol.org","metadata":{"type":"OverloadedError"}}]}}' % message
     )
-    return _last_answer(
-        b"503 Service Unavailable", ((b"content-type", b"application/json"), (b"retry-after", b"1")), body
-    )
+    headers = ((b"content-type", b"application/json"), (b"retry-after", b"1"))
+    return _last_answer(b"503 Service Unavailable", headers, body)
 
 
 NO_ROOM: Final = {
@@ -73,7 +72,6 @@ SHUTTING_DOWN: Final = _overloaded(b"The agent is shutting down")
 # the disk. Its errors are still logged. This is a filter and not a level, because uvicorn resets levels.
 _UVICORN: Final = logging.getLogger("uvicorn.error.connections")
 _UVICORN.addFilter(lambda record: record.levelno >= logging.ERROR)
-
 
 PRI: Final = b"PRI "  # how the preface of HTTP/2 begins. No method of HTTP/1.1 has this name
 Opener = Callable[[AcceptedConnection], asyncio.Protocol]
@@ -175,6 +173,8 @@ class GuardedProtocol(HttpToolsProtocol):
             elif self._guard_header_timer is not None:
                 self._guard_stop_header_timer()
             return
+        if self not in self.connections:  # but passed on to a protocol for WebSocket
+            return
         # The data in which a later request begins is not counted, because it may contain the previous request's end.
         if before is None or before is self.scope:
             self._guard_bytes += len(data)
@@ -192,17 +192,21 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._guard_is_lost = True
-        self._guard_stop_header_timer()
-        self._guard_stop_watching()
-        self._guard_traffic.connection_closed(self._guard_address)
-        if self._guard_idle_timer is not None:
-            self._guard_idle_timer.cancel()
-            self._guard_idle_timer = None
+        self._guard_release()
         for exchange in self._guard_exchanges:
             exchange.disconnect()
         self._guard_exchanges.clear()
         self._guard_latest = None
         super().connection_lost(exc)
+
+    def _guard_release(self) -> None:
+        """Stop the timers, and give back the place among the connections."""
+        self._guard_stop_header_timer()
+        self._guard_stop_watching()
+        if self._guard_idle_timer is not None:
+            self._guard_idle_timer.cancel()
+            self._guard_idle_timer = None
+        self._guard_traffic.connection_closed(self._guard_address)
 
     # ---- exchanges ------------------------------------------------------------------------------------------------
 
@@ -287,6 +291,11 @@ class GuardedProtocol(HttpToolsProtocol):
             self._guard_idle_timer = self.loop.call_later(left, self._guard_check_idle)
         else:
             self.timeout_keep_alive_handler()
+
+    def handle_websocket_upgrade(self) -> None:
+        """Pass the connection on. From now on it does not count, and its limits are those of the other protocol."""
+        super().handle_websocket_upgrade()
+        self._guard_release()
 
     # ---- HTTP/2 ---------------------------------------------------------------------------------------------------
 
@@ -499,14 +508,10 @@ class HTTP1Response:
         return not self._keeps_alive
 
     def _log(self, scope: dict[str, Any], status: int) -> None:  # Any: an ASGI scope
-        self._connection.access_logger.info(
-            '%s - "%s %s HTTP/%s" %d',  # uvicorn's formatter takes it apart
-            get_client_addr(scope),  # type: ignore[arg-type]  # uvicorn's type of the same dictionary
-            scope["method"],
-            get_path_with_query_string(scope),  # type: ignore[arg-type]  # as above
-            scope["http_version"],
-            status,
-        )
+        text = '%s - "%s %s HTTP/%s" %d'  # uvicorn's formatter takes it apart
+        client = get_client_addr(scope)  # type: ignore[arg-type]  # uvicorn's type of the same dictionary
+        path = get_path_with_query_string(scope)  # type: ignore[arg-type]  # as above
+        self._connection.access_logger.info(text, client, scope["method"], path, scope["http_version"], status)
 
     def write_head(self, exchange: HTTPExchange, head: bytes) -> None:
         self._connection.transport.write(head)
@@ -615,11 +620,9 @@ class OneProtocolParser:
 
     def _head(self) -> bytes:
         """Return the part of the head that frames the body and says whether another request may follow."""
-        lines = [b"POST / HTTP/" + self.get_http_version().encode()]
-        for name, value in self._connection.headers:
-            if name in _HEAD:
-                lines.append(name + b": " + value)
-        return b"\r\n".join((*lines, b"", b""))
+        first = b"POST / HTTP/" + self.get_http_version().encode()
+        lines = [name + b": " + value for name, value in self._connection.headers if name in _HEAD]
+        return b"\r\n".join((first, *lines, b"", b""))
 
 
 def _strict_parser(target: object) -> Any:

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 PATIENCE = 45.0
+COVERAGE = "COVERAGE_PROCESS_CONFIG"  # if empty, coverage does not measure a process, which slows calls in libraries
 SOURCES = Path(os.environ.get("TESTED_SOURCES") or Path(__file__).parent.parent / "src")  # mutants have other sources
 
 
@@ -56,16 +57,11 @@ class Process:
 
 
 @asynccontextmanager
-async def running(
-    *arguments: str, python: str = sys.executable, measured: bool = True, **environment: str
-) -> AsyncIterator[Process]:
-    """Run `python …` with our sources, and kill the process at the end if it is still running.
-
-    `measured`: whether coverage measures the process, which makes functions of libraries several times slower.
-    """
+async def running(*arguments: str, python: str = sys.executable, **environment: str) -> AsyncIterator[Process]:
+    """Run `python …` with our sources, and kill the process at the end if it is still running."""
     variables = {**os.environ, "PYTHONPATH": str(SOURCES), **environment}
-    if not measured:
-        variables.pop("COVERAGE_PROCESS_CONFIG", None)
+    if not variables.get(COVERAGE):  # coverage accepts no empty value
+        variables.pop(COVERAGE, None)
     process = await asyncio.create_subprocess_exec(
         python,
         *arguments,

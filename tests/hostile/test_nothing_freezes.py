@@ -15,7 +15,7 @@ import pytest
 
 from apcore_a2a import A2AClient
 from tests.hostile.test_readers import LIMIT, MEGABYTE, SERVER, large_task, peak_memory, subscribe
-from tests.processes import PATIENCE, Process, running
+from tests.processes import COVERAGE, PATIENCE, Process, running
 
 Attack = Callable[[str], Awaitable[None]]
 BLOCKED: Final = 0.25  # seconds for which one request may delay others
@@ -253,7 +253,7 @@ def ask(skill: str, inputs: object) -> bytes:
 @pytest.mark.parametrize("name", SLOW_INPUTS)
 async def test_an_input_that_takes_long_to_check_delays_no_other_request(name: str) -> None:
     served, skill, inputs, code = SLOW_INPUTS[name]
-    async with running("-c", SKILLS, served, measured=False) as process:
+    async with running("-c", SKILLS, served, **{COVERAGE: ""}) as process:
         url = (await process.says(r"running on (http://[\d.]+:\d+)"))[1]
         answer = (await post(url, ask(skill, inputs))).json()
         if code:

@@ -340,6 +340,24 @@ async def test_a_write_that_fails_leaves_no_task_and_its_sender_gets_the_error()
         assert disk.rows == {}
 
 
+async def test_a_store_that_rejects_a_task_at_once_is_not_asked_again_and_its_sender_gets_the_error() -> None:
+    class Rejecting(FakeDisk):
+        asked = 0
+
+        def begin_create(self, change: Change) -> "asyncio.Future[None]":
+            self.asked += 1
+            raise OverloadedError
+
+    disk = Rejecting()
+    agent = Script(disk)
+    async with serving(agent, disk, timing=QUICK) as engine:
+        with pytest.raises(OverloadedError):
+            await User(engine).send("hello wait second")
+        await until(lambda: engine.live_tasks == 0)
+
+        assert (disk.asked, disk.writes, agent.was_stored) == (1, 0, [False])
+
+
 async def test_an_agent_stops_when_its_task_cannot_be_stored() -> None:
     disk = FakeDisk()
     disk.fault = lambda number: "before"

@@ -287,7 +287,7 @@ class WebhookDelivery:
         self._clock = clock
         self._targets: dict[tuple[str, str], Target] = {}  # by account, and host and port
         self._shares: dict[str, Share] = {}
-        self._ready: deque[Share] = deque()  # accounts that may use a further worker
+        self._ready: deque[Share] = deque()  # accounts that can start a further worker
         self._workers = 0
         self._claimed = 0
         self._unfinished: list[Claim] = []  # claims of workers that the shutdown has stopped
@@ -458,8 +458,8 @@ class WebhookDelivery:
 
     def _remove_target(self, target: Target) -> None:
         share = target.share
-        if self._targets.pop((share.account, target.name), None) is not None:
-            share.targets -= 1
+        del self._targets[share.account, target.name]
+        share.targets -= 1
         if share.is_idle():
             self._shares.pop(share.account, None)
 
@@ -484,8 +484,6 @@ class WebhookDelivery:
         while self._ready and self._workers < self._limits.max_workers:
             share = self._ready.popleft()
             share.is_ready = False
-            if not share.can_start():
-                continue
             target = share.ready.popleft()
             target.is_ready = False
             if target.queue and target.has_room():

@@ -26,6 +26,7 @@ NO_PAUSES = Timing(save_retries=(0,), peer_cancel=0, race_pause=0)
 MANUAL = ReplicaTiming(renewals=1e9, retry=0)
 """The test decides when the lease is renewed, not the clock."""
 ANYTHING = WakeUp(everything=True, requests=True, queue=True)
+NOTHING = WakeUp(everything=False, requests=False, queue=False)
 
 
 async def lose_the_answer() -> None:

@@ -4,15 +4,17 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from apcore_a2a.agent import Admission, Call
 from apcore_a2a.errors import KeyReusedError, OverloadedError, StoreUnavailableError, TaskNotFoundError
+from apcore_a2a.protocol.lifecycle import document_of
 from apcore_a2a.protocol.model import Message, Task, TaskState
-from apcore_a2a.storage.contract import Store
+from apcore_a2a.storage.contract import Record, Store
 from apcore_a2a.storage.memory import InMemoryTaskStore
 from tests.engine.driving import ALICE, BOB, User, serving, settle, soon, text_of, until
 from tests.engine.fake_disk import FakeDisk
-from tests.engine.shared_disk import NO_PAUSES
+from tests.engine.shared_disk import NO_PAUSES, SharedDisk
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk, says
 
 S = TaskState
@@ -56,6 +58,33 @@ async def test_a_key_that_was_used_for_another_message_is_an_error(store: Store,
         same = await alice.start("Pay 5 to Alice", key="k", metadata={"skillId": "pay"})
         assert same.id == first.id
         gate.open()
+    assert len(agent.calls) == 1
+
+
+async def test_a_key_that_was_used_for_another_message_at_another_replica_is_an_error() -> None:
+    disk = SharedDisk()
+    agent = ScriptedAgent()
+    async with serving(agent, disk) as engine:
+        disk.put("theirs", "other")
+        disk.rows["theirs"].key = "k"
+        with pytest.raises(KeyReusedError):
+            await User(engine).send("another", key="k")
+        assert engine.live_tasks == 0  # the task of the other replica is not kept here
+    assert agent.calls == []
+
+
+async def test_a_key_answers_with_its_task_if_the_store_keeps_no_messages_to_compare() -> None:
+    class KeepsNoHistory(InMemoryTaskStore):
+        async def load(self, task_id: str, owner: str) -> Record | None:
+            found = await super().load(task_id, owner)
+            assert found is not None
+            return replace(found, document=document_of(replace(found.document.task(), history=[])))
+
+    agent = ScriptedAgent()
+    async with serving(agent, KeepsNoHistory()) as engine:
+        alice = User(engine)
+        first = await alice.send("go", key="k")
+        assert (await alice.send("go", key="k")).id == first.id
     assert len(agent.calls) == 1
 
 

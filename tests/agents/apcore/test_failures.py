@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from apcore_a2a.agent import Caller
 from apcore_a2a.agents.apcore.failures import FAILURES, sanitize, translate
-from apcore_a2a.errors import A2AError, AgentError, SkillNotFoundError, wire
+from apcore_a2a.errors import A2AError, AgentError, InvalidParamsError, SkillNotFoundError, wire
 from tests.agents.apcore.running import Add, Data, agent_of, call_of, run
 
 SKILL = "a.module"
@@ -81,6 +81,23 @@ def test_an_input_error_of_another_module_is_internal(error: Exception) -> None:
     failed = translate(error, SKILL, Caller())
     assert isinstance(failed, AgentError)
     assert "secret" not in failed.message
+
+
+@pytest.mark.parametrize("wrong", [7, [], ["secret message"], [{"field": "secret"}]], ids=repr)
+def test_an_input_error_of_a_module_that_lists_no_wrong_field_is_internal(wrong: object) -> None:
+    error = apcore.SchemaValidationError(message="Input validation failed")
+    vars(error)["details"] = {"errors": wrong, "module_id": SKILL}
+    failed = translate(error, SKILL, Caller())
+    assert isinstance(failed, AgentError)
+    assert "secret" not in failed.message
+
+
+def test_an_input_error_of_a_module_names_the_wrong_fields_among_other_things_that_it_lists() -> None:
+    error = apcore.SchemaValidationError(message="Input validation failed")
+    named = {"field": "a", "message": "must be even"}
+    vars(error)["details"] = {"errors": ["a message", {"field": "b"}, named], "module_id": SKILL}
+    failed = translate(error, SKILL, Caller())
+    assert (type(failed), failed.message) == (InvalidParamsError, "Invalid parameters: a: must be even")
 
 
 async def test_a_call_of_a_module_that_is_missing_names_no_module() -> None:

@@ -6,13 +6,12 @@ from apcore_a2a.engine.context import ReplicaTiming, Timing
 from apcore_a2a.engine.replica.lease import Authority
 from apcore_a2a.engine.replica.requests import RequestBody
 from apcore_a2a.protocol.model import TaskState, encode
-from apcore_a2a.storage.contract import ReplicaRequest, WakeUp
+from apcore_a2a.storage.contract import ReplicaRequest
 from tests.engine.driving import ALICE, User, serving, settle, until
-from tests.engine.shared_disk import OWNER, SharedDisk
+from tests.engine.shared_disk import NOTHING, OWNER, SharedDisk
 from tests.fakes import COMPLETED, Gate, ScriptedAgent, status
 
 S = TaskState
-NOTHING = WakeUp(everything=False, requests=False, queue=False)
 TIMING = ReplicaTiming()
 
 

@@ -30,7 +30,7 @@ from tests.engine.driving import (
     until,
     words,
 )
-from tests.engine.shared_disk import MANUAL, NO_PAUSES, SharedDisk, lose_the_answer
+from tests.engine.shared_disk import MANUAL, NO_PAUSES, NOTHING, SharedDisk, lose_the_answer
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk
 
 S = TaskState
@@ -85,6 +85,21 @@ async def test_a_replica_that_shuts_down_takes_over_nothing(disk: SharedDisk) ->
         engine.begin_drain()
         await disk.replicas.renews()
         assert disk.runners["left"] == "dead"
+
+
+async def test_tasks_of_a_replica_that_another_one_declared_dead_are_claimed_before_the_next_renewal(
+    disk: SharedDisk,
+) -> None:
+    agent = ScriptedAgent(default=(COMPLETED,))
+    async with serve(agent, disk):
+        disk.put("left", "dead", retry_safe=True)
+        disk.replicas.dead.add("dead")
+        await disk.replicas.wakes(NOTHING)
+        await settle()
+        assert disk.runners["left"] == "dead"
+        await disk.replicas.wakes(replace(NOTHING, orphans=True))
+        await until(lambda: disk.rows["left"].state is S.COMPLETED)
+    assert len(agent.calls) == 1
 
 
 @pytest.mark.parametrize("method", ["claim_orphans", "claim_queued"])

@@ -253,7 +253,10 @@ def ask(skill: str, inputs: object) -> bytes:
 @pytest.mark.parametrize("name", SLOW_INPUTS)
 async def test_an_input_that_takes_long_to_check_delays_no_other_request(name: str) -> None:
     served, skill, inputs, code = SLOW_INPUTS[name]
-    async with running("-c", SKILLS, served, **{COVERAGE: ""}) as process:
+    environment = {}
+    if not code:  # coverage makes apcore's handling of valid inputs several times slower
+        environment[COVERAGE] = ""
+    async with running("-c", SKILLS, served, **environment) as process:
         url = (await process.says(r"running on (http://[\d.]+:\d+)"))[1]
         answer = (await post(url, ask(skill, inputs))).json()
         if code:

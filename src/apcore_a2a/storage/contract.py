@@ -587,13 +587,13 @@ class DeferringStore(Store, Protocol):
 
 def as_deferring(store: Store) -> DeferringStore | None:
     """Return the store if it can take new tasks with their first events, else None."""
-    for kind in type(store).__mro__:
-        if "begin_create" in vars(kind):
-            deferring: DeferringStore = store  # type: ignore[assignment]  # it has the method, and `check_room` with it
-            return deferring
-        if "create" in vars(kind) or "append" in vars(kind):  # a subclass that has to see every write
-            return None
-    return None
+    # A subclass with a `create` or an `append` of its own has to see every write.
+    writes = {"begin_create", "create", "append"}
+    nearest = next((kind for kind in type(store).__mro__ if writes & vars(kind).keys()), object)
+    if "begin_create" not in vars(nearest):
+        return None
+    deferring: DeferringStore = store  # type: ignore[assignment]  # it has the method, and `check_room` with it
+    return deferring
 
 
 class TaskListResult(Struct, frozen=True):

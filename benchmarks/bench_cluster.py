@@ -21,13 +21,14 @@ import asyncpg
 from apcore_a2a.agent import Admission, AgentEvent, Call
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Part, StatusUpdate, TaskState, TaskStatus
 from benchmarks import wire
-from benchmarks.bench_send import compare, measure_sends, tabulate
+from benchmarks.bench_send import AS_THEY_COME, compare, measure_sends, repeatable_of, tabulate
 from benchmarks.load import warm_up, wrk
 from benchmarks.measuring import ROOT, Findings, Plan, Sample, Table, cpu_seconds, medians, percentile, run_alone
 from benchmarks.servers import OURS, SDK, Running, all_running, await_card, end, free_port
 from tests.postgres_server import PostgresServer
 
 DURABLE = OURS._replace(name="apcore-a2a on PostgreSQL")
+REPEATABLE = repeatable_of(DURABLE)
 SDK_DURABLE = SDK._replace(name="a2a-sdk on PostgreSQL")
 MANY = 128  # connections at which many writes share a commit
 EVENTS = 300
@@ -92,13 +93,15 @@ def bench_postgres(found: Findings, plan: Plan) -> None:
         sdk_url = f"postgresql+asyncpg://postgres@/postgres?host={server.folder}"
         extra = {
             DURABLE.name: ("--postgres", server.url(schema="ours")),
+            REPEATABLE.name: ("--postgres", server.url(schema="repeatable")),
             SDK_DURABLE.name: ("--postgres", sdk_url),
         }
-        with all_running(DURABLE, OURS, SDK_DURABLE, extra=extra) as targets:
+        with all_running(DURABLE, REPEATABLE, OURS, SDK_DURABLE, extra=extra) as targets:
             samples = measure_sends(targets, plan._replace(concurrency=(16, MANY)))
-    note = "Ours commits in groups, a2a-sdk saves the whole task at each event; both as they come, each commit synced."
+    note = f"{AS_THEY_COME}, each commit synced."
     found.add(tabulate("message/send, tasks in PostgreSQL", note, samples, DURABLE.name))
     compare(found, samples, DURABLE.name, "postgres")
+    compare(found, samples, REPEATABLE.name, "postgres, repeatable")
 
 
 def bench_workers(found: Findings, plan: Plan) -> None:

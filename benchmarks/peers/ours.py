@@ -31,8 +31,11 @@ class Obedient:
 
     may_reply = False
 
+    def __init__(self, *, retry_safe: bool = False) -> None:
+        self._admission = Admission(retry_safe=retry_safe)
+
     async def admit(self, call: Call) -> Admission:
-        return Admission()
+        return self._admission
 
     async def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
         work = await prepare(str(call.message.parts[0].text))
@@ -93,6 +96,8 @@ def main() -> None:
         ),
         shutdown_timeout=1,
     )
+    if given.kind == "repeatable":
+        target = Obedient(retry_safe=True)
     if given.kind == "webhooks":
         options["push_notifications"] = True
         options["allow_insecure_webhooks"] = True

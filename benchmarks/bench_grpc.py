@@ -98,7 +98,7 @@ def bench(found: Findings, plan: Plan) -> None:
         found.figures[f"grpc: {way.server}, {way.binding}, µs per call"] = shown["call"]
     about = f"Processor time of the server in µs, with {AT_ONCE} calls at once, and streams of {CHUNKS:,} chunks"
     columns = ("server and binding", "a call", "ratio", "an event", "ratio", "spread")
-    found.add(Table("gRPC", columns, rows, f"{about}. The ratios are those to the first row."))
+    found.add(Table("gRPC beside JSON-RPC", columns, rows, f"{about}. The ratios are those to the first row."))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ CONTEXT: Final = "../engine/context.py"
 QUOTA: Final = "../quota.py"
 STORED: Final = "../engine/stored_limits.py"
 ROUTES: Final = "../app/routes.py"
-_ROOM: Final = "        if self._is_at_limit(quota_key):\n            raise"
+_ROOM: Final = "        if not self._has_room(quota_key):\n            raise"
 _LIST: Final = '            addresses += value.decode("latin-1").split(",")'
 
 LIMITS: Final = (
@@ -173,14 +173,14 @@ LIMITS: Final = (
     ),
     Mutant(
         "the size of an event is limited",
-        "../engine/run.py",
+        "../engine/agent_output.py",
         "size > self._max_event or self._bytes_left < 0",
         "self._bytes_left < 0",
         RUNS,
     ),
     Mutant(
         "the size of a run's output is limited",
-        "../engine/run.py",
+        "../engine/agent_output.py",
         "size > self._max_event or self._bytes_left < 0",
         "size > self._max_event",
         RUNS,
@@ -231,9 +231,10 @@ LIMITS: Final = (
     Mutant(
         "the output of a run is counted",
         "../engine/runs.py",
-        "self.stored.add(run.live.owner, run.output_bytes)",
+        "self.stored.add(run.live.owner, run.output.size)",
         "pass",
         QUOTAS,
+        (("../engine/runs.py", "self.stored.add(first.owner, first.output.size)", "pass"),),
     ),
     Mutant(
         "a message to a stored task is counted",

@@ -163,7 +163,7 @@ IMPURE_CALLS: Final = frozenset({"input", "now", "open", "print", "today", "utcn
 IMPORT_BY_NAME: Final = frozenset({"__import__", "import_module"})  # would pass by this test unseen
 
 # The size of today. A new feature may raise it. Anything else belongs into a module that exists.
-MAX_MODULES: Final = 219
+MAX_MODULES: Final = 220
 
 MODULES: Final = {module_name(path): path.read_text(encoding="utf-8") for path in python_files("src")}
 

@@ -52,7 +52,7 @@ class Caller(Struct, frozen=True, kw_only=True):
         # the issuer has no `|` and the name no line break, so the first line of a key is always the name. A client can
         # send any tenant, but gets only keys whose first line is its own name. The keys of one caller are adjacent in
         # an index.
-        name = f"{self.issuer}|{self.id}" if self.is_authenticated else ANONYMOUS
+        name = f"{self.issuer}|{self.id}" if self.type != ANONYMOUS else ANONYMOUS
         return f"{name}\n{self.tenant}" if self.tenant else name
 
     @property

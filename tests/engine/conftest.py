@@ -10,7 +10,7 @@ def only_moves_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every run of every test goes from phase to phase as the table says."""
 
     def check(self: Run, name: str, value: object) -> None:
-        old = self.__dict__.get("phase")
+        old = getattr(self, "phase", None)
         if name == "phase" and isinstance(old, Phase) and isinstance(value, Phase) and old is not value:
             assert value in MOVES[old], f"{old.name} -> {value.name}"
         object.__setattr__(self, name, value)

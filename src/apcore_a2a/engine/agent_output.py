@@ -15,14 +15,17 @@ from typing import Any, Final, TypeVar
 from msgspec import json, to_builtins
 from msgspec.structs import replace
 
-from apcore_a2a.agent import AgentEvent, Remember
+from apcore_a2a.agent import AgentEvent, Call, Remember
 from apcore_a2a.clean_text import clean_line
-from apcore_a2a.engine.answer_forms import DATA, DataForm, with_data_as_text
+from apcore_a2a.engine.answer_forms import DATA, DataForm, data_form, with_data_as_text
+from apcore_a2a.engine.context import EngineOptions
+from apcore_a2a.engine.conversation import common_length
+from apcore_a2a.engine.event_log import Folded, LogEntry
 from apcore_a2a.errors import A2AError, InvalidAgentResponseError, to_metadata
 from apcore_a2a.ids_and_time import new_id, to_utc, utc_now
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.decoding import holds_more_values
-from apcore_a2a.protocol.lifecycle import WORKING
+from apcore_a2a.protocol.lifecycle import WORKING, fold
 from apcore_a2a.protocol.model import (
     Artifact,
     ArtifactUpdate,
@@ -81,26 +84,26 @@ def check_event(event: AgentEvent, task: Task, data: DataForm = DATA) -> Checked
     try:
         if data is not DATA:
             event = with_data_as_text(event, data)
-        return _complete_event(event, task)
+        if type(event) is ArtifactUpdate:  # not in a function of its own, because this runs for each chunk
+            if event.task_id not in ("", task.id):
+                raise InvalidAgentResponseError(ANOTHER_TASK)
+            artifact = event.artifact
+            if len(artifact.parts) > 1 and EMPTY_TEXT in artifact.parts:
+                artifact = _without_empty_texts(artifact)
+            return detach(replace(event, artifact=artifact, task_id=task.id, context_id=task.context_id))
+        if type(event) is StatusUpdate:
+            return _complete_status(event, task)
+        return _complete_rare_event(event, task)
     except (AttributeError, TypeError, ValueError, RecursionError, OverflowError) as error:  # a value of a wrong type
         raise InvalidAgentResponseError(NOT_VALID) from error
 
 
-def _complete_event(event: AgentEvent, task: Task) -> CheckedEvent:
-    if type(event) is ArtifactUpdate:
-        if event.task_id not in ("", task.id):
-            raise InvalidAgentResponseError(ANOTHER_TASK)
-        artifact = event.artifact
-        if len(artifact.parts) > 1 and EMPTY_TEXT in artifact.parts:
-            artifact = _without_empty_texts(artifact)
-        return detach(replace(event, artifact=artifact, task_id=task.id, context_id=task.context_id))
-    if type(event) is StatusUpdate:
-        if event.task_id not in ("", task.id):
-            raise InvalidAgentResponseError(ANOTHER_TASK)
-        if _says_only_its_state(event):
-            return bare_status(event.status.state, task)
-        return detach(complete_status(event, task))
-    return _complete_rare_event(event, task)
+def _complete_status(event: StatusUpdate, task: Task) -> CheckedEvent:
+    if event.task_id not in ("", task.id):
+        raise InvalidAgentResponseError(ANOTHER_TASK)
+    if _says_only_its_state(event):
+        return bare_status(event.status.state, task)
+    return detach(complete_status(event, task))
 
 
 def _complete_rare_event(event: Remember | Task | Message, task: Task) -> CheckedEvent:
@@ -159,19 +162,76 @@ def _encode_memo(memo: Any) -> bytes:  # Any: what the agent wants to keep
     return body
 
 
-def size_of_memo(remembered: CheckedEvent) -> int:
-    """Return the number of bytes that are stored for a `Remember`, after its check."""
-    event, _ = remembered
-    assert isinstance(event, Remember)
-    return len(event.memo)
+class RunOutput:
+    """The output of one run of an agent: checks its events, and applies the limits of bytes to them."""
+
+    __slots__ = ("_bytes_left", "_max_bytes", "_max_event", "_memory", "artifacts", "data")
+
+    def __init__(self, call: Call, options: EngineOptions) -> None:
+        self.data = DATA
+        accepted_modes = call.request.configuration.accepted_output_modes
+        if accepted_modes or options.data_as_text:
+            self.data = data_form(accepted_modes, as_text=options.data_as_text)
+        self.artifacts: dict[str, bool] = {}  # of this run, and whether the last event appended to the artifact
+        self._max_event = options.max_event_bytes
+        self._max_bytes = options.max_output_bytes
+        self._bytes_left = options.max_output_bytes
+        self._memory = b""  # of the conversation, as the agent last yielded it
+
+    @property
+    def size(self) -> int:
+        """Return the number of bytes that the agent has yielded."""
+        return self._max_bytes - self._bytes_left
+
+    def check(self, event: AgentEvent, task: Task) -> CheckedEvent:
+        """Return a checked event, as `check_event` does, and count it.
+
+        Raises:
+            InvalidAgentResponseError: the event is not valid A2A, belongs to another task, or exceeds a limit.
+        """
+        checked = check_event(event, task, self.data)
+        if type(event) is Remember:
+            self.count_memo(checked)
+            return checked
+        size = len(checked[1])
+        self._bytes_left -= size
+        if size > self._max_event or self._bytes_left < 0:
+            raise InvalidAgentResponseError("The agent's output is over its limit of bytes")
+        if type(event) is ArtifactUpdate:
+            self.artifacts[event.artifact.artifact_id] = event.append
+        return checked
+
+    def is_too_large(self, checked: CheckedEvent) -> bool:
+        """Return whether an event is larger than an agent may yield at once."""
+        return len(checked[1]) > self._max_event
+
+    def count_memo(self, remembered: CheckedEvent) -> None:
+        """Apply the limits of an event to a memo. What a memory of the conversation repeats is not written again."""
+        event, _ = remembered
+        assert type(event) is Remember
+        size = len(event.memo)
+        written = size
+        if event.scope == "conversation":
+            written -= common_length(self._memory, event.memo)
+            self._memory = event.memo
+        self._bytes_left -= written
+        if self._bytes_left < 0 or size > self._max_event:
+            raise InvalidAgentResponseError("The agent's memo is over its limit of bytes")
 
 
-def first_events(task: Task, *, working: bool) -> list[tuple[Task | StatusUpdate, bytes]]:
-    """Return the first events of a new task: a copy of the task, the step to WORKING if `working`, and their JSON."""
-    events: list[tuple[Task | StatusUpdate, bytes]] = [_detach_task(task)]
+# ---- the first events of a task -------------------------------------------------------------------------------------
+
+
+def begin_task(new: Task, *, working: bool) -> tuple[Task, Folded]:
+    """Return a copy of a new task with its first events: the task itself, and the step to WORKING if `working`."""
+    task, body = _detach_task(new)
+    folded = Folded([], [])
+    folded.add(LogEntry(1, task.status.state, body))
     if working:
-        events.append(bare_status(WORKING, task))
-    return events
+        event, body = bare_status(WORKING, task)
+        fold(task, event)
+        folded.add(LogEntry(2, WORKING, body))
+    return task, folded
 
 
 def _detach_task(task: Task) -> tuple[Task, bytes]:

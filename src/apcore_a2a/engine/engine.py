@@ -268,6 +268,8 @@ class Engine:
         with self._streams.reserve(context) as place:
             begun = await self._intake.begin(request, context, wait=True)
             if isinstance(begun, Snapshot):
+                if begun.events is not None:
+                    return self._streams.of_ended(begun.document.task().id, begun.events, place)
                 return Stream([snapshot_entry(begun)])
             if isinstance(begun, TaskElsewhere):
                 with _released(begun.live) as live:

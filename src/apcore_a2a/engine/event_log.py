@@ -10,7 +10,7 @@ millisecond: a write to a socket costs more than an event, so events that come f
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec import Struct
 
@@ -78,18 +78,25 @@ class LogEntry(Struct, gc=False):
         return self.encoded(encoder)
 
 
-class Folded(NamedTuple):
+class Folded(Struct, gc=False):
     """Events that were folded together: as entries for the log, and as records for the store."""
 
     entries: list[LogEntry]
     records: list[bytes]
 
+    def add(self, entry: LogEntry) -> None:
+        """Add an event whose record is the event itself."""
+        self.entries.append(entry)
+        self.records.append(entry.body)
 
-class Snapshot(NamedTuple):
+
+class Snapshot(Struct, frozen=True):
     """A task, and the sequence number of the last event in it."""
 
     document: Document
     version: int
+    events: list[LogEntry] | None = None
+    """All events of the task, if it has ended in the first step of its agent."""
 
 
 def snapshot_entry(snapshot: Snapshot) -> LogEntry:

@@ -19,7 +19,7 @@ from apcore_a2a.engine.conversation import Conversations
 from apcore_a2a.engine.event_log import Snapshot
 from apcore_a2a.engine.replica.followers import Followers
 from apcore_a2a.engine.replica.requests import ReplicaRequests, TaskElsewhere
-from apcore_a2a.engine.run import OPENED, AgentDecides, DeferredTask, NewTask, NextMessage, Run, Start
+from apcore_a2a.engine.run import OPENED, AgentDecides, NewTask, NextMessage, Run, Start
 from apcore_a2a.engine.runs import Runs
 from apcore_a2a.engine.stored_run import QueuedMessage, StoredRun
 from apcore_a2a.engine.task import LiveTask
@@ -131,34 +131,29 @@ class Intake:
         quota_key = context.quota_key
         if self._followers is None or message.task_id:  # otherwise a new task may wait for a replica with room
             self._runs.check_room(quota_key)
-        task_id = await self._find_task(message, context)
+        task_id = message.task_id
+        if self._stored is not None or (not task_id and message.context_id):
+            task_id = await self._find_task(message, context)
         if task_id:
             async with self.live(task_id, context) as live:
                 begun = await self._continue(live, request, context, webhook, wait=wait)
-            if not isinstance(begun, Run):
-                return begun
-            run = begun
         else:
-            new = await self._begin_task(request, context, webhook, quota_key)
-            if not isinstance(new, Run):
-                if new.earlier is None:
-                    return new
-                new.live.release()
-                return await self._earlier_result(new.earlier, request, context, wait=wait)
-            run = new
-        if run.stage < OPENED:
-            await run.until(OPENED)
-        if run.error is not None:
-            raise run.error
-        if run.earlier is not None:
-            return await self._earlier_result(run.earlier, request, context, wait=wait)
-        return run
+            begun = await self._begin_task(request, context, webhook, quota_key, wait=wait)
+        if not isinstance(begun, Run):
+            return begun
+        if begun.stage < OPENED:
+            await begun.until(OPENED)
+        if begun.error is not None:
+            raise begun.error
+        if begun.earlier is not None:
+            return await self._earlier_result(begun.earlier, request, context, wait=wait)
+        return begun
 
     # ---- a new task -----------------------------------------------------------------------------------------------
 
     async def _begin_task(
-        self, request: SendMessage, context: CallContext, webhook: Webhook | None, quota_key: str
-    ) -> Run | TaskElsewhere:
+        self, request: SendMessage, context: CallContext, webhook: Webhook | None, quota_key: str, *, wait: bool
+    ) -> Run | Snapshot | TaskElsewhere:
         message = request.message
         call = self._new_task(request, context)
         call.quota_key = quota_key
@@ -171,15 +166,20 @@ class Intake:
         if self._replica_requests is not None and self._runs.room <= 0:
             live = self._runs.add_queued(call.task, context.owner)
             self._attach(webhook, live)
-            return await self._replica_requests.queue_task(live, call, key=key, retry_safe=admission.retry_safe)
+            queued = await self._replica_requests.queue_task(live, call, key=key, retry_safe=admission.retry_safe)
+            if queued.earlier is None:
+                return queued
+            live.release()
+            return await self._earlier_result(queued.earlier, request, context, wait=wait)
+        if webhook is None and not key and self._may_defer(admission):
+            stored_run = self._run_to_store(call, 0, retry_safe=admission.retry_safe)
+            return await self._runs.launch_first_step(call, context.owner, stored_run).answer
         live = self._runs.add(call.task, context.owner, quota_key)
         self._keep_for_restart(live, call, retry_safe=admission.retry_safe)
         self._attach(webhook, live)
         start: Start = NewTask(key)
         if self._agent.may_reply and not key:
             start = AgentDecides()
-        elif webhook is None and not key and self._may_defer(admission):
-            start = DeferredTask()
         return self._runs.launch(live, call, start, quota_key=quota_key)
 
     def _may_defer(self, admission: Admission) -> bool:
@@ -187,7 +187,9 @@ class Intake:
 
         A crash before that leaves no task in a durable store, so the agent must be safe to repeat.
         """
-        return self._is_deferring and (admission.retry_safe or not self._store.durable)
+        if self._agent.may_reply or not self._is_deferring:
+            return False
+        return admission.retry_safe or not self._store.durable
 
     def _new_task(self, request: SendMessage, context: CallContext) -> Call:
         message = request.message
@@ -225,17 +227,23 @@ class Intake:
         return await self._repeats.first_outcome(task_id, request.message, context, wait=wait)
 
     def _keep_for_restart(self, live: LiveTask, call: Call, *, retry_safe: bool) -> None:
-        if self._store.durable:
-            run = StoredRun(
-                request=call.request,
-                caller=call.caller,
-                retry_safe=retry_safe,
-                resumed=call.resumed,
-                memo=call.memo,
-                start=live.version,
-                trace=call.headers,
-            )
+        run = self._run_to_store(call, live.version, retry_safe=retry_safe)
+        if run is not None:
             live.set_run(run)
+
+    def _run_to_store(self, call: Call, version: int, *, retry_safe: bool) -> StoredRun | None:
+        """Return what a durable store needs to run a message again on the task of this version."""
+        if not self._store.durable:
+            return None
+        return StoredRun(
+            request=call.request,
+            caller=call.caller,
+            retry_safe=retry_safe,
+            resumed=call.resumed,
+            memo=call.memo,
+            start=version,
+            trace=call.headers,
+        )
 
     def _attach(self, webhook: Webhook | None, live: LiveTask) -> None:
         """Store a new task together with the webhook of its message."""

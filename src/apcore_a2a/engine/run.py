@@ -11,22 +11,21 @@ import secrets
 import time
 from collections.abc import AsyncGenerator
 from enum import Enum, IntEnum
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 
 from msgspec import Struct
 
 from apcore_a2a.agent import Agent, AgentEvent, Call, Remember
 from apcore_a2a.engine.agent_output import (
     CheckedEvent,
+    RunOutput,
     address_reply,
     check_event,
     failed_status,
-    size_of_memo,
     status_with_text,
 )
-from apcore_a2a.engine.answer_forms import DATA, ENDS_TEXTS, data_form, repeat_texts
+from apcore_a2a.engine.answer_forms import ENDS_TEXTS, repeat_texts
 from apcore_a2a.engine.context import EngineOptions, Observer, RunTimes
-from apcore_a2a.engine.conversation import common_length
 from apcore_a2a.engine.task import LiveTask, Saving
 from apcore_a2a.engine.turn_writes import add_message, begin_work, clear_run, hand_on, may_hand_on, start_over
 from apcore_a2a.engine.waiting import notice_wait
@@ -73,6 +72,8 @@ logger = logging.getLogger(__name__)
 # Each event is checked and added to a batch when the agent yields it. The batch is folded into the task and saved when
 # the agent waits, ends, or has yielded BATCH events in a row. If it were folded at once, a read before the save would
 # return a task that is newer than its version.
+#
+# A run of a new task may begin in the middle (AfterFirstStep): `first_step` has run the agent until its first wait.
 
 
 class Phase(Enum):
@@ -166,11 +167,16 @@ class AgentDecides(Struct, frozen=True, gc=False):
     """A start that calls the agent before there is a task. The agent's first event is a reply, or creates the task."""
 
 
-class DeferredTask(Struct, frozen=True, gc=False):
-    """A start that calls the agent before its new task is stored. The task is stored with the agent's first events.
+class AfterFirstStep(Struct, frozen=True):
+    """A start in the middle: after the first step of an agent, whose new task is not stored yet (`first_step`)."""
 
-    That is one write instead of two for an agent that ends before it waits. Intake decides where it is allowed.
-    """
+    events: AsyncGenerator[AgentEvent, None]
+    step: Any
+    """What the run awaits first: an awaitable of the agent's next event."""
+    started: float
+    """When the agent was called, by the monotonic clock."""
+    output: RunOutput
+    """The output so far, which counts against the limits of the run."""
 
 
 class NextMessage(Struct, frozen=True, gc=False):
@@ -188,7 +194,7 @@ class FromQueue(Struct, frozen=True, gc=False):
     """The first start of a task that was stored to wait for a replica with room."""
 
 
-Start = NewTask | AgentDecides | DeferredTask | NextMessage | Rerun | FromQueue
+Start = NewTask | AgentDecides | AfterFirstStep | NextMessage | Rerun | FromQueue
 
 
 # ---- run ------------------------------------------------------------------------------------------------------------
@@ -227,6 +233,7 @@ class Run:
         self, live: LiveTask, call: Call, start: Start, *, agent: Agent, observer: Observer, options: EngineOptions
     ) -> None:
         self.live = live
+        self.output = start.output if type(start) is AfterFirstStep else RunOutput(call, options)
         self.call = call
         self.phase = OPENING
         self.stage = BEGUN
@@ -244,28 +251,14 @@ class Run:
         self._agent = agent
         self._observer = observer
         self._timing = options.timing
-        self._max_event = options.max_event_bytes
-        self._max_output = options.max_output_bytes
-        self._bytes_left = options.max_output_bytes  # bytes that the agent may still yield
-        self._memory = b""  # of the conversation, as the agent last yielded it
         self._stream_final = options.stream_final
         self._shows_exceptions = options.show_exceptions
-        self._data = DATA
-        accepted_modes = call.request.configuration.accepted_output_modes
-        if accepted_modes or options.data_as_text:
-            self._data = data_form(accepted_modes, as_text=options.data_as_text)
-        self._artifacts: dict[str, bool] = {}  # of this run, and whether the last event appended to the artifact
         self._batch: list[CheckedEvent] = []  # the events since the last save
         self._stop: Stop | None = None
         self._save_failure: BaseException | None = None  # the error of a save while the agent had control
         self.started: float | None = None  # when the agent was called, by the monotonic clock
         self._first_save: float | None = None  # when the first event was handed to the store, by the same clock
         self._last_save: float | None = None
-
-    @property
-    def output_bytes(self) -> int:
-        """Return the number of bytes that the agent has yielded."""
-        return self._max_output - self._bytes_left
 
     async def drive(self) -> None:
         """Run the agent to its end. Raises only CancelledError, and only if cancelled at its end."""
@@ -297,8 +290,7 @@ class Run:
                     self.earlier = await live.create(key=key, working=True)
                 case AgentDecides():
                     await live.create()
-                case DeferredTask():
-                    live.defer()
+                case AfterFirstStep():
                     return True  # the sender is answered when the task is stored
                 case NextMessage():
                     self.call.waited_in = live.state
@@ -327,17 +319,28 @@ class Run:
 
     async def _run_agent(self) -> BaseException | None:
         """Run the agent. Return the error it failed with, or None."""
+        start = self._start
+        try:
+            if type(start) is AfterFirstStep:
+                self.started = start.started
+                await self._consume(start.events, start.step)
+            elif self._begin_agent():
+                events = self._agent.run(self.call)
+                await self._consume(events, anext(events))
+        except BaseException as error:  # also SystemExit: an agent must not end the server
+            return self._save_failure or error
+        return self._save_failure
+
+    def _begin_agent(self) -> bool:
+        """Prepare the call of the agent. Return whether it is called: not if the run was stopped before."""
         self.started = time.monotonic()
         self._observer.run_started(self.live.task.id, self.call)
         if self.call.headers:
             continue_trace(self.call.headers)
-        try:
-            if self._stop is None:
-                self._prepare_call()
-                await self._consume(self._agent.run(self.call))
-        except BaseException as error:  # also SystemExit: an agent must not end the server
-            return self._save_failure or error
-        return self._save_failure
+        if self._stop is not None:
+            return False
+        self._prepare_call()
+        return True
 
     def _prepare_call(self) -> None:
         """Give the agent a copy of the task, so that its changes have no effect."""
@@ -351,14 +354,14 @@ class Run:
             # `LiveTask.create` continues with a copy of a new task, so only the call refers to this object.
             self.call.task.status = live.task.status
 
-    async def _consume(self, events: AsyncGenerator[AgentEvent, None]) -> None:
+    async def _consume(self, events: AsyncGenerator[AgentEvent, None], step: Any) -> None:  # Any: as in AfterFirstStep
         """Take the agent's events, save the rest of them at the end, then let the agent clean up."""
         try:
             try:
                 self.phase = DECIDING if type(self._start) is AgentDecides else RUNNING
-                await self._take_all(events)
+                await self._take_all(events, step)
             finally:
-                if self._batch and self.phase is RUNNING:
+                if (self._batch or self.live.is_deferred) and self.phase is RUNNING:
                     self.phase = SAVING
                     if self._save_batch() is not None:
                         await self.live.flush()
@@ -368,16 +371,17 @@ class Run:
                 self.phase = LEAVING
             await events.aclose()
 
-    async def _take_all(self, events: AsyncGenerator[AgentEvent, None]) -> None:
+    async def _take_all(self, events: AsyncGenerator[AgentEvent, None], step: Any) -> None:  # Any: as in AfterFirstStep
         """Take events until the last one, or until the run takes no more."""
         live = self.live
         while True:
             # This is `async for`, with a call before the agent waits for its next event.
             try:
-                event = await notice_wait(anext(events), self._agent_waits)
+                event = await notice_wait(step, self._agent_waits)
             except StopAsyncIteration:
                 return
             if self.phase is DECIDING and not await self._decide(event):
+                step = anext(events)
                 continue
             if self.phase is not RUNNING or self._save_failure is not None:
                 return  # the run was abandoned or stopped, or its events cannot be saved
@@ -396,13 +400,14 @@ class Run:
                 self._save_batch()
                 await asyncio.sleep(0)  # lets other asyncio tasks run, even if the agent never waits
                 self.phase = RUNNING
+            step = anext(events)
 
     async def _decide(self, event: AgentEvent) -> bool:
         """Use the first event as the reply, or make the task. Return whether the event has to be taken as well."""
-        checked_event = check_event(event, self.live.task, self._data)
+        checked_event = check_event(event, self.live.task, self.output.data)
         checked, _ = checked_event
         if isinstance(checked, Remember):
-            self._count_memo(checked_event)
+            self.output.count_memo(checked_event)
             self.live.remember(checked)
             return False
         if isinstance(checked, Message):
@@ -425,16 +430,7 @@ class Run:
         """Add an event to the batch. Return whether more events may follow."""
         if type(event) is Message and self._agent.may_reply:  # a reply ends the task
             event = StatusUpdate(status=TaskStatus(state=TaskState.COMPLETED, message=event))
-        checked = check_event(event, self.live.task, self._data)
-        if type(event) is Remember:
-            self._count_memo(checked)
-        else:
-            size = len(checked[1])
-            self._bytes_left -= size
-            if size > self._max_event or self._bytes_left < 0:
-                raise InvalidAgentResponseError("The agent's output is over its limit of bytes")
-        if type(event) is ArtifactUpdate:
-            self._artifacts[event.artifact.artifact_id] = event.append
+        checked = self.output.check(event, self.live.task)
         if type(event) is not StatusUpdate and type(event) is not Task:
             self._batch.append(checked)
             return True
@@ -447,30 +443,18 @@ class Run:
         self._batch.append(checked)
         return state not in TERMINAL
 
-    def _count_memo(self, remembered: CheckedEvent) -> None:
-        """Apply the limits of an event to a memo. What a memory of the conversation repeats is not written again."""
-        event, _ = remembered
-        size = size_of_memo(remembered)
-        written = size
-        if isinstance(event, Remember) and event.scope == "conversation":
-            written -= common_length(self._memory, event.memo)
-            self._memory = event.memo
-        self._bytes_left -= written
-        if self._bytes_left < 0 or size > self._max_event:
-            raise InvalidAgentResponseError("The agent's memo is over its limit of bytes")
-
     def _repeat_texts(self, end: CheckedEvent, final: StreamFinal) -> CheckedEvent:
         """Send the texts of this run once more as a whole. Return its last status, which may have the text, too."""
         self._save_batch()  # folds all pieces into the task
-        for event in repeat_texts(end[0], self.live.task, self._artifacts, final=final):
+        for event in repeat_texts(end[0], self.live.task, self.output.artifacts, final=final):
             repeated = check_event(event, self.live.task)
-            if len(repeated[1]) > self._max_event:  # the agent itself has only sent smaller events
+            if self.output.is_too_large(repeated):  # the agent itself has only sent smaller events
                 logger.warning("text too long to be repeated", extra={"task_id": self.live.task.id})
             elif isinstance(event, ArtifactUpdate):
                 self._batch.append(repeated)
             else:
                 end = repeated
-        self._artifacts = {}
+        self.output.artifacts = {}
         return end
 
     # ---- how far it has come ----------------------------------------------------------------------------------------

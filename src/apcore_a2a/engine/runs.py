@@ -17,9 +17,12 @@ from msgspec import json
 from apcore_a2a.agent import ANONYMOUS, Agent, AgentEvent, Call, Caller, CancelToken
 from apcore_a2a.clean_text import clean_line
 from apcore_a2a.engine.context import EngineOptions, Observer
-from apcore_a2a.engine.run import OVER, Run, Start, Stop, stopped_status
+from apcore_a2a.engine.first_step import FirstStep
+from apcore_a2a.engine.run import OVER, AfterFirstStep, Run, Start, Stop, stopped_status
 from apcore_a2a.engine.stored_limits import StoredLimits
+from apcore_a2a.engine.stored_run import StoredRun
 from apcore_a2a.engine.task import LiveTask, TaskRegistry
+from apcore_a2a.engine.waiting import current_task
 from apcore_a2a.errors import A2AError, LimitExceededError, OverloadedError, StoreUnavailableError
 from apcore_a2a.protocol.lifecycle import TERMINAL, copy
 from apcore_a2a.protocol.model import Message, Role, SendMessage, Task, TaskState
@@ -88,15 +91,19 @@ class Runs:
     def check_room(self, quota_key: str) -> None:
         """Raise an error if the engine, or this quota key, is at its limit of runs, or if the engine shuts down."""
         self.check_draining()
-        if self._reservations and (self.room <= 0 or self._is_at_limit(quota_key)):
+        if self._has_room(quota_key):
+            return
+        if self._reservations:
             self._release_void_places()
         if self.room <= 0:
             raise OverloadedError("The agent is at its limit of running tasks; try again later")
-        if self._is_at_limit(quota_key):
+        if not self._has_room(quota_key):
             raise LimitExceededError("You are at your limit of running tasks; wait for one to end")
 
-    def _is_at_limit(self, quota_key: str) -> bool:
-        return self._places.is_used_up(quota_key, self._limit_per_caller, self._options.anonymous_divisor)
+    def _has_room(self, quota_key: str) -> bool:
+        if self._places.total >= self._limit:
+            return False
+        return not self._places.is_used_up(quota_key, self._limit_per_caller, self._options.anonymous_divisor)
 
     def reserve_place(self, live: LiveTask, quota_key: str) -> None:
         """Reserve a place for the run of a task's next message. A running task passes on its own place instead.
@@ -161,20 +168,68 @@ class Runs:
 
     def launch(self, live: LiveTask, call: Call, start: Start, *, quota_key: str) -> Run:
         """Start a run of a live task, whose turn has to be taken. The run counts against `quota_key`."""
-        run = Run(live, call, start, agent=self._agent, observer=self.observer, options=self._options)
-        run.quota_key = quota_key
+        run = self._add_run(live, call, start, quota_key)
         if self._timeout is not None:
-            self._set_deadline(run, self._timeout)
-        self._active[live.task.id] = run
+            self._set_deadline(run, time.monotonic() + self._timeout)
         self._places.add(quota_key)
         if self._reservations:
             kept = self._reservations.pop(live.task.id, None)
             if kept is not None:
                 self._places.subtract(kept)
+        run.driver = self._background.start(self._drive(run), name=f"run {live.task.id}")
+        return run
+
+    def _add_run(self, live: LiveTask, call: Call, start: Start, quota_key: str) -> Run:
+        run = Run(live, call, start, agent=self._agent, observer=self.observer, options=self._options)
+        run.quota_key = quota_key
+        self._active[live.task.id] = run
         live.hold()  # until `end_run`
         if call.headers:
             live.belong_to(call.headers)
-        run.driver = self._background.start(self._drive(run), name=f"run {live.task.id}")
+        return run
+
+    def launch_first_step(self, call: Call, owner: str, stored_run: StoredRun | None) -> FirstStep:
+        """Start the first step of an agent with a new task. It counts as a run. Raise as `check_room`.
+
+        Only for a store that `as_deferring` accepts.
+        """
+        self.check_room(call.quota_key)
+        first = FirstStep(call, owner, agent=self._agent, registry=self._registry, stored_run=stored_run)
+        if self._timeout is not None:
+            call.deadline = time.monotonic() + self._timeout
+        self._places.add(call.quota_key)
+        self._background.start(self._drive_first_step(first), name=f"run {call.task.id}")
+        return first
+
+    async def _drive_first_step(self, first: FirstStep) -> None:
+        """Execute the first step of an agent, and drive the run that takes over, if one does."""
+        run = None
+        try:
+            start = first.execute()
+            if start is not None:
+                run = self._take_over(first, start)
+        except BaseException as error:  # of the store, which has no room. Whatever it is, the sender waits for it
+            self._places.subtract(first.call.quota_key)
+            first.settle(error)
+            return
+        if run is not None:
+            await self._drive(run)
+            return
+        self._places.subtract(first.call.quota_key)
+        if self.stored is not None:
+            self.stored.add(first.owner, first.output.size)
+        if logs_info():
+            log_rest(first.call, first.task, time.monotonic() - first.started)
+
+    def _take_over(self, first: FirstStep, start: AfterFirstStep) -> Run:
+        """Return a run that continues after the first step of its agent."""
+        call = first.call
+        live = first.make_live()
+        run = self._add_run(live, call, start, call.quota_key)
+        if call.deadline is not None:
+            self._set_deadline(run, call.deadline)
+        run.driver = current_task()
+        first.settle(run)
         return run
 
     async def _drive(self, run: Run) -> None:
@@ -188,11 +243,12 @@ class Runs:
     # All runs have the same timeout, so the run that started first has the first deadline. One timer serves all runs: a
     # timer for each would cost 4 % of a message to an agent that answers at once.
 
-    def _set_deadline(self, run: Run, seconds: float) -> None:
-        run.deadline = time.monotonic() + seconds
-        run.call.deadline = run.deadline
+    def _set_deadline(self, run: Run, deadline: float) -> None:
+        run.deadline = deadline
+        run.call.deadline = deadline
         if self._deadline_timer is None:
-            self._deadline_timer = asyncio.get_running_loop().call_later(seconds, self._stop_overdue)
+            pause = deadline - time.monotonic()
+            self._deadline_timer = asyncio.get_running_loop().call_later(pause, self._stop_overdue)
 
     def _stop_overdue(self) -> None:
         """Stop the runs whose deadlines have passed, and set the timer for the next deadline."""
@@ -208,7 +264,7 @@ class Runs:
     def _finish(self, run: Run) -> None:
         del self._active[run.live.task.id]
         if self.stored is not None:
-            self.stored.add(run.live.owner, run.output_bytes)
+            self.stored.add(run.live.owner, run.output.size)
         if run.started is not None and logs_info():
             self._log_rest(run, time.monotonic() - run.started)
         run.live.end_run()

@@ -236,17 +236,21 @@ class Streams:
             task = live.task
             outcome = StatusUpdate(status=task.status, task_id=task.id, context_id=task.context_id)
             entry = LogEntry(version, task.status.state, v1.encode_event(outcome))
-            return Stream([entry], on_close=self._hold(place, live))
+            return Stream([entry], on_close=self._hold(place, live.task.id))
         read = live.stored_events()
         first = await read(last_seen, READ_AT_ONCE)
         if first is None:
-            return Stream([await live.latest_entry()], on_close=self._hold(place, live))
-        return Replay(read, last_seen, first, on_close=self._hold(place, live))
+            return Stream([await live.latest_entry()], on_close=self._hold(place, live.task.id))
+        return Replay(read, last_seen, first, on_close=self._hold(place, live.task.id))
 
-    def _hold(self, place: ExitStack, live: LiveTask) -> Callable[[], None]:
+    def of_ended(self, task_id: str, events: list[LogEntry], place: ExitStack) -> Stream:
+        """Return a stream of all events of a task that has ended in the first step of its agent."""
+        return Stream(events, on_close=self._hold(place, task_id))
+
+    def _hold(self, place: ExitStack, task_id: str) -> Callable[[], None]:
         """Keep the place of a stream until it closes. Return the function to call then."""
-        place.callback(self._observer.stream_closed, live.task.id)
-        self._observer.stream_opened(live.task.id)
+        place.callback(self._observer.stream_closed, task_id)
+        self._observer.stream_opened(task_id)
         return place.pop_all().close
 
     def _closed(self, live: LiveTask, context: CallContext, until: frozenset[TaskState]) -> None:

@@ -19,10 +19,10 @@ from apcore_a2a.engine.agent_output import (
     CheckedEvent,
     address_message,
     bare_status,
+    begin_task,
     check_event,
     complete_status,
     detach,
-    first_events,
     with_unanswered,
 )
 from apcore_a2a.engine.context import DEFAULTS, EngineOptions, Observer
@@ -118,11 +118,7 @@ class LiveTask:
         self.runner = NO_RUNNER  # as of the last read from the store
         self.unsaved: deque[asyncio.Future[None]] = deque()  # writes on their way, in order
         self._epoch = record.epoch if record else 1  # of the lease; a durable store rejects writes with an older one
-        self._store = registry.store
-        self._deferring = registry.deferring
-        self._observer = registry.observer
-        self._registry = registry.tasks
-        self._turns = registry.conversation_turns
+        self._registry = registry
         self._memory: RunMemory | None = None  # of the conversation, if the agent uses it
         self._holders = 0
         self._cancels = 0  # the number of cancels in progress
@@ -143,7 +139,7 @@ class LiveTask:
     @property
     def is_shared(self) -> bool:
         """Return whether other replicas may write the task, too."""
-        return as_shared(self._store) is not None
+        return as_shared(self._registry.store) is not None
 
     @property
     def is_deferred(self) -> bool:
@@ -174,7 +170,7 @@ class LiveTask:
         """Return the task as it is stored, with its version."""
         if self.version == self.log.version:
             return Snapshot(self.snapshot(), self.version)
-        record = await self._store.load(self.task.id, self.owner)
+        record = await self._registry.store.load(self.task.id, self.owner)
         if record is None:
             raise TaskNotFoundError(self.task.id)
         return Snapshot(record.document, record.version)
@@ -190,7 +186,7 @@ class LiveTask:
 
     def stored_events(self) -> StoredEvents:
         """Return a reader of the stored events, if there are any. It does not keep the task in memory."""
-        return partial(self._store.events, self.task.id, self.owner)
+        return partial(self._registry.store.events, self.task.id, self.owner)
 
     # ---- the trace ------------------------------------------------------------------------------------------------
 
@@ -199,10 +195,9 @@ class LiveTask:
         self._trace = trace
         self._traced_state = None
 
-    def _traced(self, record: bytes) -> bytes:
-        """Return the record of the latest event, with the trace if the event has changed the state of the task."""
+    def _traced(self, record: bytes, state: TaskState) -> bytes:
+        """Return the record of an event, with the trace if the event has changed the state of the task to this one."""
         # Only for webhooks: a replica of an earlier version would send the trace to the streams of the task as well.
-        state = self.task.status.state
         if not self._trace or not self.has_webhook or state is self._traced_state:
             return record
         self._traced_state = state
@@ -218,8 +213,8 @@ class LiveTask:
         self._holders -= 1
         if self._holders == 0:
             self._set_unwatched_timer(None)
-            if self._registry.get(self.task.id) is self:
-                del self._registry[self.task.id]
+            if self._registry.tasks.get(self.task.id) is self:
+                del self._registry.tasks[self.task.id]
 
     def end_run(self) -> None:
         """Pass the turn on to the next message, and release the task."""
@@ -287,7 +282,7 @@ class LiveTask:
 
     def queue_changed(self) -> None:
         """Store the run and the queue as they are now from the next write on."""
-        if self._store.durable:  # otherwise nothing outlives the process
+        if self._registry.store.durable:  # otherwise nothing outlives the process
             self._run_body = encode_stored_run(self.stored_run, self.queue.waiting)
             self._queue_body = encode_stored_run(None, self.queue.waiting)
 
@@ -310,7 +305,7 @@ class LiveTask:
         """Store the run and the queue, without an event."""
         change = self._change([])
         change.hand_on = hand_on
-        saving = self._store.append(change)
+        saving = self._registry.store.append(change)
         if saving is not None:
             await asyncio.wait({saving})  # `wait`, because cancelling it does not cancel the write
             saving.result()
@@ -336,42 +331,34 @@ class LiveTask:
         change.webhook = self._new_webhook
         self._out_of_step = True  # until the store confirms the write
         began = time.monotonic()
-        earlier = await self._store.create(change, key=key)
+        earlier = await self._registry.store.create(change, key=key)
         self._out_of_step = False
-        if self._store.durable:
-            self._observer.write_confirmed(time.monotonic() - began)
+        if self._registry.store.durable:
+            self._registry.observer.write_confirmed(time.monotonic() - began)
         if earlier is None:
             self.is_stored = True
             self._publish(folded.entries, change)
         return earlier
 
     def begin(self, *, working: bool) -> None:
-        """Fold the first events of a new task. `create` stores them, or `begin_save` with the first of its agent."""
-        self.version = 0
-        entries: list[LogEntry] = []
-        records: list[bytes] = []
-        # Both events are saved in one write, because they always come together and two writes cost twice as much.
-        for event, body in first_events(self.task, working=working):
-            if type(event) is Task:
-                self.task = event
-            else:
-                fold(self.task, event)
-            self.version += 1
-            entries.append(LogEntry(self.version, self.task.status.state, body))
-            if self._trace:
-                body = self._traced(body)
-            records.append(body)
-        self._beginning = Folded(entries, records)
+        """Fold the first events of a new task, which `create` stores.
 
-    def defer(self) -> None:
-        """Begin a new task that the store takes with the first events of its agent. Raise an error if it has no room.
+        They are saved in one write, because they always come together and two writes cost twice as much.
+        """
+        self.task, self._beginning = begin_task(self.task, working=working)
+        self.version = len(self._beginning.entries)
+        if self._trace:
+            records = zip(self._beginning.entries, self._beginning.records, strict=True)
+            self._beginning.records = [self._traced(record, entry.state) for entry, record in records]
+
+    def take_over(self, beginning: Folded) -> None:
+        """Continue with the first events of a new task, and of its agent. `begin_save` stores them.
 
         Only for a store that `as_deferring` accepts.
         """
-        assert self._deferring is not None
-        self.begin(working=True)
-        assert self._beginning is not None
-        self._deferring.check_room(self.owner, sum(map(len, self._beginning.records)))
+        self._beginning = beginning
+        self.version = len(beginning.entries)
+        self.rested = self.state in AT_REST
 
     def _take_beginning(self) -> Folded:
         """Return the first events of a new task, to be passed to the store, or no events."""
@@ -429,7 +416,9 @@ class LiveTask:
 
     def _conversation_memory(self) -> RunMemory:
         if self._memory is None:  # made here, because few agents have one
-            self._memory = RunMemory(self._store, self._turns, self.owner, self.task.context_id)
+            self._memory = RunMemory(
+                self._registry.store, self._registry.conversation_turns, self.owner, self.task.context_id
+            )
         return self._memory
 
     # ---- fold, save, publish --------------------------------------------------------------------------------------
@@ -509,7 +498,7 @@ class LiveTask:
         if said is not None:
             body = v1.encode_caused(said, body)
             self._add_to_history(said)
-        return self._traced(body)
+        return self._traced(body, self.state)
 
     def _add_to_history(self, said: Message) -> None:
         """Add the user's message that caused the latest event. If it was in the queue, it leaves the queue."""
@@ -536,10 +525,11 @@ class LiveTask:
         entries = folded.entries
         change = self._change(folded.records)
         try:
-            if entries[0].seq == 1 and self._deferring is not None:
-                saving = self._deferring.begin_create(change)
+            deferring = self._registry.deferring
+            if entries[0].seq == 1 and deferring is not None:
+                saving = deferring.begin_create(change)
             else:
-                saving = self._store.append(change)
+                saving = self._registry.store.append(change)
         except Exception as error:
             self._failed_saves.append((entries[0].seq, events))
             self._out_of_step = True
@@ -590,7 +580,7 @@ class LiveTask:
         error = asyncio.CancelledError() if done.cancelled() else done.exception()
         if error is None:
             self.is_stored = True
-            self._observer.write_confirmed(time.monotonic() - began)
+            self._registry.observer.write_confirmed(time.monotonic() - began)
             self._publish(entries, change)
         else:
             self._failed_saves.append((entries[0].seq, events))
@@ -605,7 +595,7 @@ class LiveTask:
         if self.queue.left:
             self.queue.confirm(self.log.version)
         if entries[-1].state in TERMINAL:
-            self._observer.task_ended(self.task.id, self.owner, entries[-1].state)
+            self._registry.observer.task_ended(self.task.id, self.owner, entries[-1].state)
 
     # ---- waiting for the store ------------------------------------------------------------------------------------
 
@@ -642,7 +632,7 @@ class LiveTask:
             return []
         while self.unsaved:
             await asyncio.wait(set(self.unsaved))
-        record = await self._store.load(self.task.id, self.owner)
+        record = await self._registry.store.load(self.task.id, self.owner)
         if record is None:
             raise TaskNotFoundError(self.task.id)
         self.task = record.document.task()

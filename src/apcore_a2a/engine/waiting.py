@@ -39,6 +39,22 @@ def notice_wait(work: Any, waits: Callable[[], None]) -> Generator[Any, Any, Any
         return done.value
 
 
+class Begun:
+    """A coroutine whose first `send` has been called already, and has returned `awaited`. For `notice_wait`."""
+
+    def __init__(self, work: Any, awaited: Any) -> None:
+        self._work = work
+        self._awaited = awaited
+        self._is_first = True
+        self.throw = work.throw
+
+    def send(self, value: Any) -> Any:
+        if self._is_first:
+            self._is_first = False
+            return self._awaited
+        return self._work.send(value)
+
+
 async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
     """Await `work` with a timeout in seconds, for which a timer is set only if `work` has to wait.
 
@@ -72,7 +88,7 @@ class _Deadline:
 
     def set(self) -> None:
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._seconds, self._pass, _current_task())
+        self._timer = loop.call_later(self._seconds, self._pass, current_task())
 
     def unset(self) -> None:
         if self._timer is not None:
@@ -84,10 +100,11 @@ class _Deadline:
 
     def has_passed_alone(self) -> bool:
         """Return whether only the deadline has cancelled the asyncio task."""
-        return self._has_passed and _current_task().uncancel() == 0
+        return self._has_passed and current_task().uncancel() == 0
 
 
-def _current_task() -> "asyncio.Task[Any]":
+def current_task() -> "asyncio.Task[Any]":
+    """Return the asyncio task of the calling coroutine."""
     task = asyncio.current_task()
     assert task is not None  # an awaiting coroutine always runs in one
     return task

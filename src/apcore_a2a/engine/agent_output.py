@@ -224,14 +224,13 @@ class RunOutput:
 
 def begin_task(new: Task, *, working: bool) -> tuple[Task, Folded]:
     """Return a copy of a new task with its first events: the task itself, and the step to WORKING if `working`."""
-    task, body = _detach_task(new)
-    folded = Folded([], [])
-    folded.add(LogEntry(1, task.status.state, body))
-    if working:
-        event, body = bare_status(WORKING, task)
-        fold(task, event)
-        folded.add(LogEntry(2, WORKING, body))
-    return task, folded
+    task, first = _detach_task(new)
+    entry = LogEntry(1, task.status.state, first)
+    if not working:
+        return task, Folded([entry], [first])
+    event, second = bare_status(WORKING, task)
+    fold(task, event)
+    return task, Folded([entry, LogEntry(2, WORKING, second)], [first, second])
 
 
 def _detach_task(task: Task) -> tuple[Task, bytes]:

@@ -84,11 +84,6 @@ class Folded(Struct, gc=False):
     entries: list[LogEntry]
     records: list[bytes]
 
-    def add(self, entry: LogEntry) -> None:
-        """Add an event whose record is the event itself."""
-        self.entries.append(entry)
-        self.records.append(entry.body)
-
 
 class Snapshot(Struct, frozen=True):
     """A task, and the sequence number of the last event in it."""

@@ -133,17 +133,23 @@ class FirstStep:
     def _fold(self, event: AgentEvent) -> bool:
         """Fold an event. Return whether it has ended the task."""
         task = self.task
+        folded = self.folded
         checked, body = self.output.check(event, task)
+        # Most chunks have content, and most statuses end the task. Neither needs a call.
         if type(checked) is ArtifactUpdate:
-            if lifecycle.adds_nothing(checked, task):
+            parts = checked.artifact.parts
+            if (not parts or parts[0].text == "") and lifecycle.adds_nothing(checked, task):
                 return False
-        elif type(checked) is not StatusUpdate or lifecycle.repeats_state(checked, WORKING):
+        elif type(checked) is not StatusUpdate:
+            return False
+        elif checked.status.state is WORKING and lifecycle.repeats_state(checked, WORKING):
             return False
         applied = fold(task, checked)
         if applied is not checked:
             body = v1.encode_event(applied)
         state = task.status.state
-        self.folded.add(LogEntry(len(self.folded.entries) + 1, state, body))
+        folded.entries.append(LogEntry(len(folded.entries) + 1, state, body))
+        folded.records.append(body)
         return state in TERMINAL
 
     def _store(self, store: DeferringStore) -> None:

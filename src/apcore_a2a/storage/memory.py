@@ -162,7 +162,8 @@ class InMemoryTaskStore:
             if earlier is not None:
                 return earlier.id
         size = _size_of(change)
-        self._check_is_new(change.task.id)
+        if change.task.id in self._tasks:
+            self._check_is_new(change.task.id)
         self.check_room(change.owner, size)
         self._add(change, key, size)
         return None
@@ -179,11 +180,12 @@ class InMemoryTaskStore:
 
     def begin_create(self, change: Change) -> None:
         """Store a task for which `check_room` has found room, together with the first events of its agent."""
-        self._check_is_new(change.task.id)
+        if change.task.id in self._tasks:
+            self._check_is_new(change.task.id)
         self._add(change, "", _size_of(change))
 
     def _check_is_new(self, task_id: str) -> None:
-        if task_id in self._tasks and self._find(task_id) is not None:
+        if self._find(task_id) is not None:
             raise StaleWriteError
 
     def _add(self, change: Change, key: str, size: int) -> None:
@@ -206,7 +208,7 @@ class InMemoryTaskStore:
             self._webhooks.begin(task.id, owner, change.webhook)
         if change.conversation is not None:
             size += self._write_conversation(stored, change.conversation)
-        self._write(stored, change, size)
+        self._write(stored, change, size, index)
 
     def _share_of(self, owner: str) -> QuotaShare:
         quota_key = stored_quota_key(owner)
@@ -239,10 +241,10 @@ class InMemoryTaskStore:
                 size += len(stored.conversation.body)
         if change.conversation is not None:
             size += self._write_conversation(stored, change.conversation)
-        self._write(stored, change, size)
+        self._write(stored, change, size, self._indexes[stored.owner])
 
-    def _write(self, stored: StoredTask, change: Change, size: int) -> None:
-        """Apply the change. `size` is the size of the task after it."""
+    def _write(self, stored: StoredTask, change: Change, size: int, index: OwnerIndex) -> None:
+        """Apply the change. `size` is the size of the task after it, and `index` that of its owner."""
         status = change.task.status
         document = change.document
         grown = size - stored.extra_bytes - len(stored.body)
@@ -260,7 +262,6 @@ class InMemoryTaskStore:
         stored.run = change.run
         stored.state = status.state
         stored.changed_at = status.timestamp
-        index = self._indexes[stored.owner]
         held = self._held
         held_by_owner = index.share.held
         held.all += grown
@@ -552,7 +553,7 @@ class InMemoryTaskStore:
         if stored.conversation is not None:
             self._remembering[stored.owner, stored.context_id] = stored
             size += len(stored.conversation.body)
-        self._write(stored, change, size)
+        self._write(stored, change, size, index)
         self._sweep_stale()
 
     async def get(self, task_id: str) -> Task | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from apcore_a2a import AgentInterface, Call, ClientCertificateAuthenticator, Limits, create_app, create_site
 from apcore_a2a.app.application import Application
@@ -205,7 +206,49 @@ async def test_many_invented_hosts_do_not_fill_the_memory() -> None:
     app = agent()
     for number in range(300):
         await card_of(app, {"Host": f"host-{number}.example"})
-    assert app.cards.cached_forms <= 96
+    assert 0 < app.cards.cached_forms <= 96
+    answers = app.cards.cached_answers
+    assert 0 < answers <= 96
+    await card_of(app, {"Host": "h" * 300})  # an entry has a maximum size
+    await card_of(app, {"A2A-Version": "1." + "0" * 300})
+    assert app.cards.cached_answers == answers
+
+
+async def test_a_replaced_card_is_served_at_once() -> None:
+    app = agent()
+    before = await card_of(app, {"Host": "one.example"})
+    app.cards.replace(replace(app.cards.card, name="another"))
+    assert await card_of(app, {"Host": "one.example"}) == before | {"name": "another"}
+
+
+async def test_a_request_gets_the_card_for_its_own_address_whatever_was_requested_before() -> None:
+    requests: list[tuple[dict[str, str], str, str]] = [
+        ({"Host": "one.example"}, CLIENT, CARD),
+        ({"Host": "two.example"}, CLIENT, CARD),
+        ({"Host": "one.example", "A2A-Version": "1.0"}, CLIENT, CARD),
+        ({"Host": "one.example"}, CLIENT, OLD_CARD),
+        ({"Host": "one.example"}, CLIENT, f"{CARD}?A2A-Version=1.0"),
+        ({"Host": "one.example"}, PROXY, CARD),
+        ({"Host": "one.example", "X-Forwarded-Host": "public.example"}, PROXY, CARD),
+        ({"Host": "one.example", "X-Forwarded-Host": "public.example"}, CLIENT, CARD),
+        ({"Host": "one.example", "X-Forwarded-Proto": "https"}, PROXY, CARD),
+        ({"Host": "one.example", "X-Forwarded-Prefix": "/math"}, PROXY, CARD),
+        ({"Host": "one.example", "Forwarded": "host=public.example;proto=https"}, PROXY, CARD),
+    ]
+    app = agent(trusted_proxies=[PROXY])
+    for headers, peer, path in [*requests, *requests]:
+        fresh = agent(trusted_proxies=[PROXY])
+        expected = await card_of(fresh, headers, peer=peer, path=path)
+        assert await card_of(app, headers, peer=peer, path=path) == expected, (headers, peer, path)
+
+
+async def test_the_card_of_a_request_depends_on_its_scheme_and_its_socket() -> None:
+    app = agent(allowed_hosts=["*.example"])
+    addresses = set()
+    for base in ("http://0.0.0.0:8000", "http://0.0.0.0:9000", "https://0.0.0.0:9000"):
+        async with calling(app, CLIENT, base) as http:
+            addresses.add((await http.get(CARD, headers={"Host": "other"})).json()["url"])
+    assert addresses == {"http://0.0.0.0:8000/", "http://0.0.0.0:9000/", "https://0.0.0.0:9000/"}
 
 
 # ---- the log --------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from apcore_a2a.http.server.connection import LARGE, ConnectionTimeouts, GuardedProtocol
+from apcore_a2a.http.server.exchange import MAX_HEAD, MAX_HEADS, encode_head
 from apcore_a2a.http.traffic import KEY, Traffic
 from tests.fakes import PATIENCE
 
@@ -230,6 +231,7 @@ async def test_a_stream_of_a_client_that_disconnects_ends(connect: Connect, stat
         (b"a", b"b\r\nc: d"),
         (b"a", b"b\0c"),
         (b"a", b"b" * 1_000 + b"\n"),
+        (b"content-length", b"5\r\nb: c"),
     ],
 )
 async def test_a_response_with_an_invalid_header_is_replaced_by_500(
@@ -239,13 +241,66 @@ async def test_a_response_with_an_invalid_header_is_replaced_by_500(
         await start(send, header)
         await send({"type": "http.response.body", "body": b"hello"})
 
-    for _ in range(2):  # the check is cached for valid headers only
+    for request in (GET, GET, GET.replace(b"GET", b"HEAD")):  # the check is cached for valid headers only
         connection, transport = connect(splitting)
-        connection.data_received(GET)
+        connection.data_received(request)
         await finish(state)
         assert transport.written.count(b"HTTP/1.1 ") == 1
         assert transport.written.startswith(b"HTTP/1.1 500 Internal Server Error\r\n")
         assert transport.is_closing()
+
+
+async def test_a_header_is_checked_after_a_valid_one_of_the_same_name(connect: Connect, state: ServerState) -> None:
+    values = [b"valid", b"valid\r\nset-cookie: a=b"]
+
+    async def changing(scope: Scope, receive: Receive, send: Send) -> None:
+        await start(send, (b"x-name", values.pop(0)), (b"content-length", b"5"))
+        await send({"type": "http.response.body", "body": b"hello"})
+
+    connection, transport = connect(changing)
+    for _ in range(2):
+        connection.data_received(GET)
+        await finish(state)
+    assert transport.written.startswith(OK + b"x-name: valid\r\ncontent-length: 5\r\n\r\nhelloHTTP/1.1 500 ")
+    assert b"set-cookie" not in transport.written
+
+
+async def test_each_response_has_its_own_length_status_and_headers_of_the_server(
+    connect: Connect, state: ServerState
+) -> None:
+    connection, transport = connect(echo)
+    for number in range(1, 4):
+        state.default_headers = [(b"date", b"%d" % number)]
+        connection.data_received(
+            b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (number, b"x" * number)
+        )
+        await finish(state)
+    assert transport.done == [
+        OK + b"date: %d\r\ncontent-length: %d\r\n\r\n%b" % (number, number, b"x" * number) for number in range(1, 4)
+    ]
+
+
+async def test_headers_may_be_lists(connect: Connect, state: ServerState) -> None:
+    async def lists(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [[b"x-name", b"value"], [b"content-length", b"5"]]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"hello"})
+
+    connection, transport = connect(lists)
+    connection.data_received(GET)
+    await finish(state)
+    assert transport.written == OK + b"x-name: value\r\ncontent-length: 5\r\n\r\nhello"
+
+
+def test_a_head_is_encoded_once_if_it_is_small() -> None:
+    small = ((b"x-name", b"value"),)
+    large = ((b"x-name", b"v" * MAX_HEAD),)
+    assert encode_head(small) is encode_head(small)
+    assert encode_head(large) is not encode_head(large)
+    first = encode_head(small)
+    for number in range(MAX_HEADS):
+        encode_head(((b"x-name", b"%d" % number),))
+    assert encode_head(small) is not first  # the oldest is forgotten
 
 
 @pytest.mark.parametrize("length", [b"4", b"6"])

@@ -25,7 +25,15 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, service_unavai
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.protocols.utils import get_client_addr, get_path_with_query_string
 
-from apcore_a2a.http.server.exchange import COMPLETE, WAITING, AcceptedConnection, Header, HTTPExchange, encode_headers
+from apcore_a2a.http.server.exchange import (
+    COMPLETE,
+    WAITING,
+    AcceptedConnection,
+    Header,
+    HTTPExchange,
+    encode_head,
+    take_length,
+)
 from apcore_a2a.http.traffic import CERTIFICATE_KEY, HTTP2_KEY, KEY, Room, Traffic
 from apcore_a2a.web import NO_STORE, SAFE
 
@@ -445,7 +453,6 @@ CLOSE: Final = b"connection: close\r\n"
 CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 LAST_CHUNK: Final = b"0\r\n\r\n"
 BODILESS: Final = (204, 304)  # statuses of responses without a body
-_FRAMING: Final = frozenset({b"content-length", b"transfer-encoding", b"connection"})
 
 
 class HTTP1Response:
@@ -469,43 +476,31 @@ class HTTP1Response:
 
     def begin(self, exchange: HTTPExchange, status: int, headers: Iterable[Header]) -> bytes:
         connection = self._connection
-        lines = [STATUS_LINE[status]]
-        framing: dict[bytes, bytes] = {}
-        for name, value, line in encode_headers((*connection.server_state.default_headers, *headers)):
-            lines.append(line)
-            if name in _FRAMING:
-                framing.setdefault(name, value)
-        has_body = exchange.scope["method"] != "HEAD" and status not in BODILESS
-        if self._choose_framing(framing, has_body=has_body):
-            lines.append(CHUNKED)
-        if self._choose_end(framing):
-            lines.append(CLOSE)
-        lines.append(b"\r\n")
+        length, others = take_length(headers)
+        head = encode_head((*connection.server_state.default_headers, *others))
+        lines = STATUS_LINE[status] + head.lines
+        if length is None:
+            length = head.length
+        else:
+            lines += b"content-length: %b\r\n" % length
+        if exchange.scope["method"] == "HEAD" or status in BODILESS:
+            self._is_chunked = False
+            self._left = 0
+        elif length is not None and not head.is_chunked:
+            self._is_chunked = False
+            self._left = int(length)
+        else:
+            self._is_chunked = True
+            if not head.is_chunked:
+                lines += CHUNKED
+        if head.closes or connection.is_stopping:
+            self._keeps_alive = False
+        if not self._keeps_alive and not head.closes:
+            lines += CLOSE
         if connection.access_log:
             self._log(exchange.scope, status)
         connection.loop.call_soon(exchange.write_head)
-        return b"".join(lines)
-
-    def _choose_framing(self, framing: dict[bytes, bytes], *, has_body: bool) -> bool:
-        """Note how the end of the body is marked, and return whether the head needs a line for it."""
-        length = framing.get(b"content-length")
-        is_chunked = framing.get(b"transfer-encoding", b"").lower() == b"chunked"
-        is_unframed = length is None and not is_chunked
-        self._is_chunked = has_body and (is_chunked or is_unframed)
-        self._left = 0
-        if length is not None and has_body:
-            self._left = int(length)
-        return has_body and is_unframed
-
-    def _choose_end(self, framing: dict[bytes, bytes]) -> bool:
-        """Note whether another request may follow, and return whether the head needs a line that says no."""
-        options = framing.get(b"connection")
-        if options is not None and b"close" in map(bytes.strip, options.lower().split(b",")):
-            self._keeps_alive = False
-            return False
-        if self._connection.is_stopping:
-            self._keeps_alive = False
-        return not self._keeps_alive
+        return lines + b"\r\n"
 
     def _log(self, scope: dict[str, Any], status: int) -> None:  # Any: an ASGI scope
         text = '%s - "%s %s HTTP/%s" %d'  # uvicorn's formatter takes it apart

@@ -249,9 +249,7 @@ class GuardedProtocol(HttpToolsProtocol):
         limit = self.limit_concurrency
         if limit is not None and (len(self.connections) >= limit or len(self.tasks) >= limit):
             app = service_unavailable
-        task = self.loop.create_task(exchange.run(app))
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        exchange.start(app, self.loop, self.tasks)
 
     def on_body(self, body: bytes) -> None:
         latest = self._guard_latest
@@ -286,7 +284,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._guard_idle_since = self.loop.time()
             if self._guard_idle_timer is None:
                 self._guard_idle_timer = self.loop.call_later(self.timeout_keep_alive, self._guard_check_idle)
-        if len(self._guard_exchanges) <= 1:
+        if len(self._guard_exchanges) <= 1 and self.flow.read_paused:
             self.flow.resume_reading()
 
     def _guard_check_idle(self) -> None:

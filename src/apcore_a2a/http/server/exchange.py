@@ -234,6 +234,9 @@ class ResponseWriter(Protocol):
         """Note that the application has returned, or was cancelled."""
 
 
+Tasks = set[asyncio.Task[None]]
+
+
 class HTTPExchange:
     """One request and its response: the `scope`, `receive` and `send` of an ASGI application."""
 
@@ -243,6 +246,7 @@ class HTTPExchange:
         "_end_received",
         "_has_trailers",
         "_head",
+        "_task",
         "_waiter",
         "_writer",
         "id",
@@ -257,6 +261,7 @@ class HTTPExchange:
         self.phase = WAITING
         self.is_disconnected = False  # the client has closed the stream or the connection, or was closed
         self._writer = writer
+        self._task: asyncio.Task[None] | None = None
         self._chunks: list[bytes] = []
         self._body_ended = False
         self._end_received = False  # whether the application has received the end of the body
@@ -268,7 +273,14 @@ class HTTPExchange:
     def has_whole_body(self) -> bool:
         return self._body_ended
 
-    async def run(self, app: Any) -> None:  # Any: as in AcceptedConnection
+    def start(self, app: Any, loop: asyncio.AbstractEventLoop, tasks: Tasks) -> None:  # Any: an ASGI application
+        """Run the application in an asyncio task, which is in `tasks` until it ends."""
+        task = loop.create_task(self._run(app, tasks))
+        if not task.done():  # an eager event loop has run it already
+            self._task = task
+            tasks.add(task)
+
+    async def _run(self, app: Any, tasks: Tasks) -> None:  # Any: as above
         try:
             await app(self.scope, self.receive, self.send)
         # The application may be the user's. SystemExit as well: it must not end the server.
@@ -280,6 +292,9 @@ class HTTPExchange:
                 logger.error("ASGI callable returned without completing response.")
                 await self._fail()
         finally:
+            # Not a callback of the task, which the event loop would have to schedule: 2 % of a small request.
+            if self._task is not None:
+                tasks.discard(self._task)
             self._writer.finished(self)
 
     async def _fail(self) -> None:
@@ -353,7 +368,9 @@ class HTTPExchange:
         kind = message["type"]
         phase = self.phase
         if phase is WAITING and kind == "http.response.start":
-            self._begin(message)
+            self._head = self._writer.begin(self, message["status"], message.get("headers", ()))
+            self._has_trailers = "extensions" in self.scope and message.get("trailers", False)
+            self.phase = HEAD
         elif (phase is HEAD or phase is BODY) and kind == "http.response.body":
             await self._write_body(message.get("body", b""), more=message.get("more_body", False))
         elif self._has_trailers and kind == "http.response.trailers" and phase is not COMPLETE:
@@ -362,11 +379,6 @@ class HTTPExchange:
             self._complete()
         else:
             raise RuntimeError(f"Unexpected ASGI message '{kind}': {phase.value}")
-
-    def _begin(self, message: dict[str, Any]) -> None:  # Any: an ASGI message
-        self._head = self._writer.begin(self, message["status"], message.get("headers", ()))
-        self._has_trailers = "extensions" in self.scope and message.get("trailers", False)
-        self.phase = HEAD
 
     def write_head(self) -> None:
         """Write the head, if it still waits for the body."""

@@ -208,9 +208,7 @@ class HTTP2Connection(asyncio.Protocol):
         self._running += 1
         if (b"expect", b"100-continue") in exchange.scope["headers"]:
             self._call(exchange, self._h2.send_headers, stream_id, [(b":status", b"100")])
-        task = self._loop.create_task(exchange.run(self._accepted.app))
-        self._server_state.tasks.add(task)
-        task.add_done_callback(self._server_state.tasks.discard)
+        exchange.start(self._accepted.app, self._loop, self._server_state.tasks)
 
     def _is_full(self) -> bool:
         if self._state in (State.DRAINING, State.OVER):

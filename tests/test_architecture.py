@@ -93,8 +93,8 @@ RULES: Final = {
         "agent protocol protocol.v1 errors ids_and_time clean_text quota storage.contract trace_context", "msgspec"
     ),
     "http": may(
-        "http.traffic engine agent protocol protocol.v1 protocol.v03 protocol.dialect protocol.grpc errors clean_text "
-        "web storage.contract trace_context",
+        "http.server.exchange http.traffic engine agent protocol protocol.v1 protocol.v03 protocol.dialect "
+        "protocol.grpc errors clean_text web storage.contract trace_context",
         "msgspec starlette",
     ),
     "http.traffic": may("engine agent errors clean_text log_throttle quota", ""),

@@ -28,6 +28,7 @@ from apcore_a2a.errors import (
     VersionNotSupportedError,
     wire,
 )
+from apcore_a2a.http.server.exchange import exchange_of
 from apcore_a2a.http.traffic import KEY, MAX_BODY, Traffic
 from apcore_a2a.protocol import jsonrpc, v1
 from apcore_a2a.protocol.card import AgentCard
@@ -269,6 +270,12 @@ async def read_body(request: Inbound, receive: Receive, *, limit: int = MAX_BODY
         raise too_large(limit)
     if request.headers.get(b"content-encoding", b"identity") != b"identity":
         raise wrong_media_type("Content-Encoding is not supported")
+    exchange = exchange_of(receive)
+    body = None if exchange is None else exchange.take_whole_body()
+    if body is not None:
+        if len(body) > limit:
+            raise too_large(limit)
+        return body
     try:
         return await within(BODY_DEADLINE, _collect(receive, limit, request))
     except TimeoutError as error:

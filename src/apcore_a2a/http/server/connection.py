@@ -138,7 +138,6 @@ class GuardedProtocol(HttpToolsProtocol):
         self.is_stopping = False
         self._guard_exchanges: deque[HTTPExchange] = deque()  # without a complete response. The first one runs
         self._guard_latest: HTTPExchange | None = None  # to which the parser's events belong
-        self._guard_unreceived = 0  # bytes of its body that wait for the application
         self._guard_idle_since = 0.0
         self._guard_idle_timer: asyncio.TimerHandle | None = None
         self._guard_first = b""  # the first bytes, as long as they may be those of HTTP/2
@@ -237,7 +236,6 @@ class GuardedProtocol(HttpToolsProtocol):
         response = HTTP1Response(self, keeps_alive=keeps_alive, expects_continue=self.expect_100_continue)
         exchange = HTTPExchange(0, scope, response)
         self._guard_latest = exchange
-        self._guard_unreceived = 0
         self._guard_exchanges.append(exchange)
         if len(self._guard_exchanges) == 1:
             self._guard_run(exchange)
@@ -253,15 +251,8 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         latest = self._guard_latest
-        if latest is not None and latest.feed(body):
-            self._guard_unreceived += len(body)
-            if self._guard_unreceived > HIGH_WATER_LIMIT:
-                self.flow.pause_reading()  # until the application waits for more
-
-    def on_body_taken(self, exchange: HTTPExchange) -> None:
-        """Note that the application has received what has arrived of a body."""
-        if exchange is self._guard_latest:
-            self._guard_unreceived = 0
+        if latest is not None and latest.feed(body) and latest.unreceived > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()  # until the application waits for more
 
     def on_message_complete(self) -> None:
         # With an upgrade header, the parser stops after the headers. Another parser reads the body and reports its end.
@@ -550,7 +541,7 @@ class HTTP1Response:
         connection.flow.resume_reading()
 
     def body_taken(self, exchange: HTTPExchange, size: int) -> None:
-        self._connection.on_body_taken(exchange)
+        """Do nothing: the connection reads more as soon as the application waits for it."""
 
     def completed(self, exchange: HTTPExchange) -> None:
         if not self._keeps_alive:

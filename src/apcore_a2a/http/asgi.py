@@ -321,6 +321,10 @@ async def respond(
 ) -> None:
     length = b"%d" % len(body)
     start = [(b"content-type", media), (b"content-length", length), *SAFE, *cache, *headers]
+    exchange = exchange_of(send)
+    if exchange is not None:
+        await exchange.respond(status, start, body)
+        return
     await send({"type": "http.response.start", "status": status, "headers": start})
     await send({"type": "http.response.body", "body": body})
 

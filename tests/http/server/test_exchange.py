@@ -10,7 +10,7 @@ from uvicorn.server import ServerState
 
 from apcore_a2a.http.asgi import HTTPError, inbound, read_json, respond
 from apcore_a2a.http.server.connection import GuardedProtocol
-from apcore_a2a.http.server.exchange import exchange_of
+from apcore_a2a.http.server.exchange import WAITING, ResponsePhase, exchange_of
 from tests.http.server.test_http1 import GET, HEAD, Endpoint, Recorded, finish, hello
 
 
@@ -162,3 +162,76 @@ async def test_an_incomplete_body_is_not_taken() -> None:
 
     await answered(asking, POST + b"Content-Length: 4\r\n\r\nabc")
     assert found == [None]
+
+
+# ---- a whole response -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("request_line", [b"GET / HTTP/1.1", b"HEAD / HTTP/1.1", b"GET / HTTP/1.0"])
+async def test_a_response_is_the_same_through_a_middleware(request_line: bytes) -> None:
+    async def direct(scope: Scope, receive: Receive, send: Send) -> None:
+        await respond(send, 200, b"hello")
+
+    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
+        async def pass_on(message: Message) -> None:
+            await send(message)
+
+        await respond(pass_on, 200, b"hello")
+
+    request = request_line + b"\r\nHost: x\r\n\r\n"
+    done = await answered(direct, request)
+    assert done == await answered(wrapped, request)
+    assert isinstance(done[0], bytes)
+    assert done[0].startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+async def test_a_middleware_sees_each_message_of_a_response() -> None:
+    kinds: list[str] = []
+
+    async def counting(scope: Scope, receive: Receive, send: Send) -> None:
+        async def count(message: Message) -> None:
+            kinds.append(message["type"])
+            await send(message)
+
+        await respond(count, 200, b"hello")
+
+    await answered(counting, GET)
+    assert kinds == ["http.response.start", "http.response.body"]
+
+
+async def test_a_second_response_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    async def twice(scope: Scope, receive: Receive, send: Send) -> None:
+        await respond(send, 200, b"hello")
+        with pytest.raises(RuntimeError, match="Unexpected response: the response is written"):
+            await respond(send, 200, b"hello")
+
+    assert body_in(await answered(twice, GET)) == b"hello"
+    assert not caplog.records
+
+
+async def test_a_response_with_an_invalid_header_is_replaced_by_500() -> None:
+    async def splitting(scope: Scope, receive: Receive, send: Send) -> None:
+        await respond(send, 200, b"hello", headers=((b"a", b"b\r\nc: d"),))
+
+    assert body_in(await answered(splitting, GET)) == b"Internal Server Error"
+
+
+async def test_a_client_that_has_disconnected_gets_no_response() -> None:
+    gate = asyncio.Event()
+    phases: list[ResponsePhase] = []
+
+    async def late(scope: Scope, receive: Receive, send: Send) -> None:
+        await gate.wait()
+        await respond(send, 200, b"hello")
+        exchange = exchange_of(send)
+        assert exchange is not None
+        phases.append(exchange.phase)
+
+    connection, transport, state = connect(late)
+    connection.data_received(GET)
+    await asyncio.sleep(0)
+    connection.connection_lost(ConnectionResetError())
+    gate.set()
+    await finish(state)
+    assert transport.done == []
+    assert phases == [WAITING]

@@ -488,8 +488,10 @@ class HTTP1Response:
             lines += CLOSE
         if connection.access_log:
             self._log(exchange.scope, status)
-        connection.loop.call_soon(exchange.write_head)
         return lines + b"\r\n"
+
+    def hold(self, exchange: HTTPExchange) -> None:
+        self._connection.loop.call_soon(exchange.write_head)
 
     def _log(self, scope: dict[str, Any], status: int) -> None:  # Any: an ASGI scope
         text = '%s - "%s %s HTTP/%s" %d'  # uvicorn's formatter takes it apart

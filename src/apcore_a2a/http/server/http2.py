@@ -261,10 +261,11 @@ class HTTP2Connection(asyncio.Protocol):
     # ---- the exchanges ----------------------------------------------------------------------------------------------
 
     def begin(self, exchange: HTTPExchange, status: int, headers: Iterable[Header]) -> Headers:
-        head = _response_headers(status, (*self._server_state.default_headers, *headers))
+        return _response_headers(status, (*self._server_state.default_headers, *headers))
+
+    def hold(self, exchange: HTTPExchange) -> None:
         self._held.append(exchange)
         self._flush_soon()
-        return head
 
     def write_head(self, exchange: HTTPExchange, head: Headers, *, ends: bool = False) -> None:
         self._call(exchange, self._h2.send_headers, exchange.id, head, ends)

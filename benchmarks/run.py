@@ -26,7 +26,7 @@ from benchmarks import (
 )
 from benchmarks.chart import draw
 from benchmarks.load import require_wrk
-from benchmarks.measuring import FULL, QUICK, Findings, Plan, describe_machine
+from benchmarks.measuring import FULL, QUICK, Findings, Plan, describe_machine, write_byte_code
 from benchmarks.promises import add_promises
 
 BENCHES: dict[str, Callable[[Findings, Plan], None]] = {
@@ -66,6 +66,7 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help="the page to write the results into, between its marks")
     options = parser.parse_args()
     require_wrk()
+    write_byte_code()
     started, found = time.monotonic(), Findings()
     about = describe_run(options.quick)
     print(about, flush=True)

@@ -7,6 +7,7 @@ from tests.requirements import requirement
 
 SERVERS = {"a2a", "apcore", "google", "grpc", "pydantic", "starlette", "uvicorn"}
 OF_CALLS = {"aiohttp", "httpx", "joserfc"}  # loaded by the first call, or by keys to check cards with
+OF_RARE_CASES = {"difflib", "email", "random", "tempfile"}  # of the standard library, 0.1 MB or more each
 
 
 def loaded_by(module: str) -> set[str]:
@@ -23,6 +24,10 @@ def test_the_root_loads_no_other_package_at_all() -> None:
 @requirement("FR-CLI-001")
 def test_the_client_loads_neither_a_server_nor_an_http_library() -> None:
     assert loaded_by("apcore_a2a.client") & (SERVERS | OF_CALLS) == set()
+
+
+def test_the_client_loads_no_module_that_it_rarely_needs() -> None:
+    assert loaded_by("apcore_a2a.client") & OF_RARE_CASES == set()
 
 
 HTTP_1_1 = """

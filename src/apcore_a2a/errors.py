@@ -46,6 +46,21 @@ def list_names(names: Iterable[str]) -> str:
     return ", ".join(listed)
 
 
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that is most similar to a mistyped one, or None if none is similar.
+
+    Example:
+        >>> closest("prot", ["host", "port"])
+        'port'
+    """
+    from difflib import get_close_matches  # here, because an import of the package must load little
+
+    near = get_close_matches(name, known, n=1)
+    if not near:
+        return None
+    return near[0]
+
+
 def unknown_options(names: Iterable[str], known: Iterable[str]) -> str:
     """Return the end of an error for options that do not exist, with the most similar one that does.
 
@@ -53,15 +68,13 @@ def unknown_options(names: Iterable[str], known: Iterable[str]) -> str:
         >>> unknown_options(["prot"], ["host", "port"])
         'no option prot. Did you mean port?'
     """
-    from difflib import get_close_matches  # here, because an import of the package must load little
-
     given = sorted(names)
     text = f"no option {', '.join(given)}"
     choices = list(known)
     for name in given:
-        near = get_close_matches(name, choices, n=1)
-        if near:
-            return f"{text}. Did you mean {near[0]}?"
+        near = closest(name, choices)
+        if near is not None:
+            return f"{text}. Did you mean {near}?"
     return text
 
 

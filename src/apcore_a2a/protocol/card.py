@@ -5,12 +5,12 @@ Only the URL and binding of an interface, and the ids of skills and extensions, 
 """
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from itertools import islice
 from typing import Any, Final, Literal
 
 from msgspec import field
 
+from apcore_a2a.errors import closest
 from apcore_a2a.protocol.model import REQUIRED_ITEMS, REQUIRED_TEXT, Value
 
 # Dictionaries, because this package mostly passes both through. The first is nested as in the protocol buffers of 1.0.
@@ -151,7 +151,7 @@ def advise(known: Iterable[str], asked: str = "") -> str:
     listed = ", ".join(names[:MAX_NAMES])
     if len(names) > MAX_NAMES:
         listed += ", …"
-    near = get_close_matches(asked[:MAX_LENGTH], names, n=1)
-    if near:
-        return f"did you mean {near[0]}? The skills are: {listed}"
+    near = closest(asked[:MAX_LENGTH], names)
+    if near is not None:
+        return f"did you mean {near}? The skills are: {listed}"
     return f"the skills are: {listed}"

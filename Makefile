@@ -16,6 +16,9 @@ PYTEST := -m pytest --quiet
 # Two processes. The tests of one file stay together, because they share servers and peers.
 PARALLEL := --numprocesses=2 --dist=loadfile
 
+# Many images set it. The tests start 800 processes, and without byte code each of ours compiles the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup setup-wire run explorer screenshots recording gallery test test-wire test-peers test-frameworks test-matrix chaos chaos-cluster check audit format bench bench-quick dist docs lock clean

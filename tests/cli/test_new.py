@@ -34,6 +34,12 @@ def project(kind: str, terminal: Terminal, tmp_path: Path) -> Path:
     return tmp_path / "my agent"
 
 
+@pytest.fixture(scope="module")
+def types(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The cache of mypy: only the first project checks the standard library."""
+    return tmp_path_factory.mktemp("types")
+
+
 def run(project: Path, *command: str) -> str:
     """Run a module of Python in the project, and return its output. It must succeed."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
@@ -48,10 +54,11 @@ def test_a_project_passes_its_own_test(project: Path) -> None:
     assert " passed" in run(project, "pytest", "-p", "no:cacheprovider")
 
 
-def test_a_project_is_clean(project: Path) -> None:
+def test_a_project_is_clean(project: Path, types: Path) -> None:
     run(project, "ruff", "check", "--config", str(ROOT / "pyproject.toml"), "--ignore", "D,I", ".")
     run(project, "ruff", "format", "--check", "--config", str(ROOT / "pyproject.toml"), ".")
-    run(project, "mypy", "--strict", "--follow-imports=silent", "--ignore-missing-imports", ".")
+    checks = ("--strict", "--follow-imports=silent", "--ignore-missing-imports", "--cache-dir", str(types))
+    run(project, "mypy", *checks, ".")
 
 
 async def test_a_project_serves_its_skills(project: Path, kind: str) -> None:

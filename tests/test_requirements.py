@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,6 +41,7 @@ def marked_requirements(source: str) -> Iterator[str]:
                     yield from (ast.literal_eval(identifier) for identifier in identifiers)
 
 
+@cache  # two tests read all files
 def all_marks() -> dict[str, set[str]]:
     """Each marked id with the files that mark it."""
     marks: dict[str, set[str]] = {}

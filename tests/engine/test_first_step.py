@@ -9,15 +9,16 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from apcore_a2a.agent import AgentEvent, Call
-from apcore_a2a.engine.context import Observer
+from apcore_a2a.agent import Admission, AgentEvent, Call
+from apcore_a2a.engine.context import Observer, RunTimes
 from apcore_a2a.engine.engine import Engine
 from apcore_a2a.engine.first_step import MAX_EVENTS
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Part, StatusUpdate, TaskState, TaskStatus
-from apcore_a2a.storage.contract import Change
+from apcore_a2a.storage.contract import Change, Store
 from apcore_a2a.storage.memory import InMemoryTaskStore
 from apcore_a2a.trace_context import continued_trace
 from tests.engine.driving import ALICE, Acts, Ledger, User, chunks_of, request, serving, settle, soon, text_of, until
+from tests.engine.fake_disk import FakeDisk
 
 S = TaskState
 COMPLETED = StatusUpdate(status=TaskStatus(state=S.COMPLETED))
@@ -274,6 +275,34 @@ async def test_a_run_counts_what_the_first_step_has_yielded_against_its_limit() 
         task = await User(engine).send("hello")
 
         assert (task.status.state, chunks_of(task)) == (S.FAILED, ["x" * 600])
+
+
+@pytest.mark.parametrize("store", [InMemoryTaskStore(), FakeDisk()], ids=["memory", "disk"])
+@pytest.mark.parametrize(("text", "is_timed"), [("", True), ("wait", True), ("wait first", False)])
+async def test_the_time_of_the_first_event_is_that_of_the_first_step(store: Store, text: str, is_timed: bool) -> None:
+    first_events: list[float | None] = []
+
+    class Times(Observer):
+        def run_ended(self, task_id: str, call: Call, state: TaskState, times: RunTimes) -> None:
+            first_events.append(times.first_event)
+
+    class Repeatable(Acts):
+        async def admit(self, call: Call) -> Admission:
+            return Admission(retry_safe=True)
+
+    async def play(call: Call) -> AsyncGenerator[AgentEvent, None]:
+        if call.text != "wait first":
+            yield chunk("hello")
+        if call.text:
+            await asyncio.sleep(0)
+            raise ValueError
+        yield COMPLETED
+
+    async with serving(Repeatable(play), store, observer=Times()) as engine:
+        await User(engine).send(text)
+        await until(lambda: bool(first_events))
+
+        assert [first is not None for first in first_events] == [is_timed]
 
 
 async def test_a_store_that_fails_after_all_leaves_no_task_and_its_sender_gets_an_error() -> None:

@@ -2,7 +2,7 @@
 
 import re
 
-from apcore_a2a.engine import conversation, recovery, run, stored_run, task
+from apcore_a2a.engine import conversation, first_step, recovery, run, stored_run, task
 from apcore_a2a.engine.context import DEFAULTS
 from apcore_a2a.engine.webhooks.delivery import DEFAULT_LIMITS as DELIVERY
 from apcore_a2a.errors import StoreUnavailableError
@@ -83,7 +83,8 @@ def test_the_numbers_on_the_pages_are_those_of_the_code() -> None:
         (bounds["messages in the queue of a task"], str(task.MAX_QUEUED)),
         (bounds["event log of a task in memory"], f"{LOG_WINDOW.events:,} events or {LOG_WINDOW.bytes >> 20} MiB"),
         (bounds["pending writes of one task"], str(task.MAX_UNSAVED)),
-        (bounds["events taken from an agent in a row"], str(run.BATCH)),
+        (bounds["events taken from an agent in a row"], f"{run.BATCH}, and {first_step.MAX_EVENTS} before them"),
+        (rows(LIFECYCLE, "How a run begins")[0][1], f"{run.BATCH + first_step.MAX_EVENTS} events"),
         (bounds["messages of a conversation for the agent"], str(DEFAULTS.context_messages)),
         (bounds["tasks that a message may refer to"], str(conversation.MAX_REFERENCES)),
         (bounds["runs of a task whose process ended"], str(stored_run.MAX_ATTEMPTS)),

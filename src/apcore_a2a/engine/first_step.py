@@ -33,6 +33,7 @@ from apcore_a2a.trace_context import continue_trace
 
 MAX_EVENTS: Final = 16
 """How many events the first step may have. A longer output is saved and published in batches by a run."""
+FIRST_EVENTS: Final = 2  # of a new task: the task itself, and the step to WORKING
 _FOLDED_HERE: Final = TERMINAL | {WORKING}
 
 Answer = asyncio.Future[Run | Snapshot]
@@ -90,7 +91,13 @@ class FirstStep:
                 return None
         except BaseException as error:  # also SystemExit: an agent must not end the server
             step = _fail(error)
-        return AfterFirstStep(events, step or _fail(StopAsyncIteration()), self.started, self.output)
+        return AfterFirstStep(
+            events=events,
+            step=step or _fail(StopAsyncIteration()),
+            started=self.started,
+            output=self.output,
+            has_events=len(self.folded.entries) > FIRST_EVENTS,
+        )
 
     def _call_agent(self) -> AsyncGenerator[AgentEvent, None]:
         call = self.call

@@ -177,6 +177,8 @@ class AfterFirstStep(Struct, frozen=True):
     """When the agent was called, by the monotonic clock."""
     output: RunOutput
     """The output so far, which counts against the limits of the run."""
+    has_events: bool
+    """Whether the agent has yielded an event in its first step."""
 
 
 class NextMessage(Struct, frozen=True, gc=False):
@@ -323,6 +325,9 @@ class Run:
         try:
             if type(start) is AfterFirstStep:
                 self.started = start.started
+                if start.has_events:  # the run passes them to the store now, or when the agent waits in its first step
+                    self._first_save = time.monotonic()
+                    self._last_save = self._first_save
                 await self._consume(start.events, start.step)
             elif self._begin_agent():
                 events = self._agent.run(self.call)

@@ -78,7 +78,7 @@ MUTANTS: Final = (
         "        if self.is_stopping:\n",
         "        if False:\n",
         DRAIN,
-        ((GUARD, "        if self._connection.is_stopping:\n", "        if False:\n"),),
+        ((GUARD, "        if head.closes or connection.is_stopping:\n", "        if head.closes:\n"),),
     ),
     Mutant(
         "an unread response does not delay the shutdown",

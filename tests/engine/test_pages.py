@@ -84,7 +84,6 @@ def test_the_numbers_on_the_pages_are_those_of_the_code() -> None:
         (bounds["event log of a task in memory"], f"{LOG_WINDOW.events:,} events or {LOG_WINDOW.bytes >> 20} MiB"),
         (bounds["pending writes of one task"], str(task.MAX_UNSAVED)),
         (bounds["events taken from an agent in a row"], f"{run.BATCH}, and {first_step.MAX_EVENTS} before them"),
-        (rows(LIFECYCLE, "How a run begins")[0][1], f"{run.BATCH + first_step.MAX_EVENTS} events"),
         (bounds["messages of a conversation for the agent"], str(DEFAULTS.context_messages)),
         (bounds["tasks that a message may refer to"], str(conversation.MAX_REFERENCES)),
         (bounds["runs of a task whose process ended"], str(stored_run.MAX_ATTEMPTS)),
@@ -92,3 +91,8 @@ def test_the_numbers_on_the_pages_are_those_of_the_code() -> None:
     assert [(said, number) for said, number in expected if number not in said] == []
     assert f"after {TIMING.cancel_grace:g} seconds its task ends without it" in " ".join(LIFECYCLE.split())
     assert "after 0.05, 0.2, 1 and 4 seconds" in LIFECYCLE
+
+
+def test_the_events_before_a_new_task_is_stored_are_those_of_the_code() -> None:
+    (_, when), *_ = rows(LIFECYCLE, "How a run begins")
+    assert f"has yielded {run.BATCH + first_step.MAX_EVENTS} events" in when

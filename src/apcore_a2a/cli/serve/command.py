@@ -228,6 +228,8 @@ def _serve(given: dict[str, Any]) -> int:
     given = {**given, **_profile_defaults(given["host_profile"])}
     if given["workers"] > 1 and given["reload"]:
         raise click.ClickException("Give either --workers or --reload, not both.")
+    # Byte code belongs to a source of the same second and size, so it would hide the later one of two quick edits.
+    sys.dont_write_bytecode = sys.dont_write_bytecode or given["reload"]
     _reject_empty(given)
     given["webhook_secret"] = _read_webhook_secret(given)
     if given["mcp"] is not None:

@@ -41,11 +41,18 @@ async def test_a_task_that_was_cancelled_is_not_running_any_more() -> None:
     assert transport.is_closing()
 
 
+class Done(asyncio.Future[None]):
+    """An asyncio task that has ended."""
+
+    def set_name(self, name: object) -> None:  # called by Python 3.13
+        """Do nothing."""
+
+
 async def test_an_event_loop_that_runs_tasks_at_once_leaves_none_running() -> None:
     def run_at_once(loop: asyncio.AbstractEventLoop, work: Any, **_: Any) -> Any:
         with pytest.raises(StopIteration):
             work.send(None)
-        done = loop.create_future()
+        done = Done(loop=loop)
         done.set_result(None)
         return done
 

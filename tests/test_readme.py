@@ -51,8 +51,8 @@ def test_the_ratios_of_the_readme_are_measured(row: str, said: str) -> None:
 
 def test_the_comparison_and_the_readme_claim_the_same() -> None:
     table = COMPARISON.partition("## Figures")[2]
-    assert re.search(r"16 connections, times as fast as \| 1 \| 21 \| 2\.3 \|", table)
-    assert re.search(r"SQLite \| 1 \| 54 \|", table)
+    assert re.search(r"16 connections, times as fast as \| 1 \| 25 \| 2\.9 \|", table)
+    assert re.search(r"SQLite \| 1 \| 64 \|", table)
 
 
 def test_the_sizes_of_installations_are_those_that_the_script_measured() -> None:

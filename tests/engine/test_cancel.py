@@ -269,9 +269,12 @@ async def test_a_run_whose_work_goes_on_is_abandoned_once(deaf: bool) -> None:
     assert ledger.ended == [(task.id, S.CANCELED)]
 
 
-async def test_a_run_that_ends_by_itself_may_also_say_that_its_work_goes_on() -> None:
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_run_that_ends_by_itself_may_also_say_that_its_work_goes_on(waits: bool) -> None:
     async def play(call: Call) -> AsyncGenerator[AgentEvent, None]:
         call.cancel.ignore()
+        if waits:
+            await asyncio.sleep(0)
         yield COMPLETED
 
     ledger = Ledger()

@@ -13,11 +13,25 @@ from apcore_a2a.agent import Admission, AgentEvent, Call
 from apcore_a2a.engine.context import Observer, RunTimes
 from apcore_a2a.engine.engine import Engine
 from apcore_a2a.engine.first_step import MAX_EVENTS
+from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Part, StatusUpdate, TaskState, TaskStatus
 from apcore_a2a.storage.contract import Change, Store
 from apcore_a2a.storage.memory import InMemoryTaskStore
 from apcore_a2a.trace_context import continued_trace
-from tests.engine.driving import ALICE, Acts, Ledger, User, chunks_of, request, serving, settle, soon, text_of, until
+from tests.engine.driving import (
+    ALICE,
+    QUICK,
+    Acts,
+    Ledger,
+    User,
+    chunks_of,
+    request,
+    serving,
+    settle,
+    soon,
+    text_of,
+    until,
+)
 from tests.engine.fake_disk import FakeDisk
 
 S = TaskState
@@ -35,10 +49,12 @@ class Looking:
     may_reply = False
     engine: Engine
 
-    def __init__(self) -> None:
+    def __init__(self, *, retry_safe: bool = False) -> None:
+        self.retry_safe = retry_safe
         self.seen: list[tuple[int, int]] = []
 
-    admit = Acts.admit
+    async def admit(self, call: Call) -> Admission:
+        return Admission(retry_safe=self.retry_safe)
 
     async def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
         for number in range(int(call.text)):
@@ -107,6 +123,71 @@ async def test_a_stream_of_a_task_that_ended_at_once_has_all_its_events_and_coun
             assert ledger.streams == 0
 
 
+async def test_a_task_that_ends_in_the_first_step_needs_no_run_for_a_durable_store() -> None:
+    agent = Looking(retry_safe=True)
+    ledger = Ledger()
+    disk = FakeDisk()
+    disk.hold()
+    async with serving(agent, disk, observer=ledger) as engine:
+        agent.engine = engine
+        sending = asyncio.ensure_future(User(engine).send("2"))
+        await until(lambda: disk.waiting == 1)
+        await settle()
+
+        assert (engine.live_tasks, engine.active_tasks, sending.done(), ledger.ended) == (0, 0, False, [])
+        disk.let_go()
+        task = await soon(sending)
+        assert (disk.writes, disk.rows[task.id].state, ledger.ended) == (1, S.COMPLETED, [(task.id, S.COMPLETED)])
+        assert await User(engine).get(task) == task
+
+
+async def test_a_shutdown_does_not_wait_for_a_store_that_does_not_confirm_the_task() -> None:
+    agent = Looking(retry_safe=True)
+    ledger = Ledger()
+    disk = FakeDisk()
+    disk.hold()
+    async with serving(agent, disk, observer=ledger, shutdown_timeout=0.0, timing=QUICK) as engine:
+        agent.engine = engine
+        sending = asyncio.ensure_future(User(engine).send("2"))
+        await until(lambda: disk.waiting == 1)
+        await soon(engine.close())
+
+        with pytest.raises(StoreUnavailableError):
+            await soon(sending)
+        assert len(ledger.ended) == 1
+        disk.let_go()
+
+
+async def test_a_sender_that_leaves_before_the_store_rejects_its_task_leaves_nothing() -> None:
+    agent = Looking(retry_safe=True)
+    ledger = Ledger()
+    disk = FakeDisk()
+    disk.fault = lambda number: "before"
+    disk.hold()
+    async with serving(agent, disk, observer=ledger) as engine:
+        agent.engine = engine
+        sending = asyncio.ensure_future(User(engine).send("2"))
+        await until(lambda: disk.waiting == 1)
+        sending.cancel()
+        disk.let_go()
+        await until(lambda: bool(ledger.ended))
+
+        assert disk.rows == {}
+
+
+async def test_the_places_of_tasks_that_were_not_stored_are_free_again() -> None:
+    disk = FakeDisk()
+    disk.fault = lambda number: "before"
+    agent = Looking(retry_safe=True)
+    async with serving(agent, disk, max_active_tasks=1, timing=QUICK) as engine:
+        agent.engine = engine
+        for _ in range(3):
+            with pytest.raises(StoreUnavailableError):
+                await User(engine).send("1")
+
+        assert disk.rows == {}
+
+
 async def test_a_status_that_only_repeats_working_is_no_event() -> None:
     async def play(call: Call) -> AsyncGenerator[AgentEvent, None]:
         yield WORKING
@@ -116,6 +197,21 @@ async def test_a_status_that_only_repeats_working_is_no_event() -> None:
         stream = await (await User(engine).stream("hello")).rest()
 
         assert stream.states == [S.SUBMITTED, S.WORKING, S.COMPLETED]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_an_empty_text_is_no_event_in_the_first_step_and_after_it(waits: bool) -> None:
+    async def play(call: Call) -> AsyncGenerator[AgentEvent, None]:
+        yield chunk("hello")
+        if waits:
+            await asyncio.sleep(0)
+        yield chunk("")
+        yield COMPLETED
+
+    async with serving(Acts(play)) as engine:
+        stream = await (await User(engine).stream("hello")).rest()
+
+        assert stream.states == [S.SUBMITTED, S.WORKING, S.WORKING, S.COMPLETED]
 
 
 async def test_a_sender_that_leaves_before_the_first_step_leaves_a_task_that_has_ended() -> None:

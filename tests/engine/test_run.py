@@ -150,10 +150,15 @@ async def test_each_run_is_stopped_at_its_own_deadline() -> None:
         assert (await alice.send("third")).status.state is S.COMPLETED
 
 
-async def test_a_run_without_a_timeout_has_no_deadline() -> None:
-    agent = ScriptedAgent()
+@pytest.mark.parametrize("key", ["", "k"])
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_run_without_a_timeout_has_no_deadline(key: str, waits: bool) -> None:
+    gate = Gate()
+    gate.open()
+    agent = ScriptedAgent(default=(gate, COMPLETED) if waits else (COMPLETED,))
     async with serving(agent, execution_timeout=None) as engine:
-        assert (await User(engine).send("go")).status.state is S.COMPLETED
+        task = await User(engine).answer("go", key=key)
+        assert isinstance(task, Task) and task.status.state is S.COMPLETED
     assert agent.calls[0].deadline is None
 
 

@@ -6,13 +6,14 @@ into the task one by one, and stored with one write.
 
 In all other cases a `Run` takes over: the agent, the events so far, and the step that it awaits next. These are the
 cases: the agent waits, fails, asks its user, keeps a memo, yields anything else than artifacts and statuses, or yields
-more than MAX_EVENTS; and all tasks in a durable store, whose write has to be awaited.
+more than MAX_EVENTS.
 
 Invariant: a task ends here only with a terminal status of its agent that the store has taken. All other ends of a task
 are in `run`.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator
 from typing import Any, Final
@@ -23,13 +24,16 @@ from apcore_a2a.engine.context import RunTimes
 from apcore_a2a.engine.event_log import Folded, LogEntry, Snapshot
 from apcore_a2a.engine.run import AfterFirstStep, Run
 from apcore_a2a.engine.stored_run import StoredRun
-from apcore_a2a.engine.task import LiveTask, TaskRegistry
+from apcore_a2a.engine.task import LiveTask, Saving, TaskRegistry
 from apcore_a2a.engine.waiting import Begun, notice_wait
+from apcore_a2a.errors import A2AError, InternalError
 from apcore_a2a.protocol import lifecycle, v1
 from apcore_a2a.protocol.lifecycle import TERMINAL, WORKING, document_of, fold
-from apcore_a2a.protocol.model import ArtifactUpdate, StatusUpdate, Task, TaskState, TaskStatus
+from apcore_a2a.protocol.model import ArtifactUpdate, Document, StatusUpdate, Task, TaskState, TaskStatus
 from apcore_a2a.storage.contract import Change, DeferringStore
 from apcore_a2a.trace_context import continue_trace
+
+logger = logging.getLogger(__name__)
 
 MAX_EVENTS: Final = 16
 """How many events the first step may have. A longer output is saved and published in batches by a run."""
@@ -45,14 +49,17 @@ class FirstStep:
 
     __slots__ = (
         "_agent",
+        "_document",
         "_live",
         "_registry",
         "_stored_run",
         "answer",
         "call",
         "folded",
+        "is_stored",
         "output",
         "owner",
+        "saving",
         "started",
         "task",
     )
@@ -68,16 +75,21 @@ class FirstStep:
         self.output = RunOutput(call, registry.options)
         self.answer: Answer = asyncio.get_running_loop().create_future()
         self.started = 0.0  # when the agent was called, by the monotonic clock
+        self.saving: Saving = None  # the write of the ended task to a durable store
+        self.is_stored = False  # whether the task has ended here, and the store has it
         self._agent = agent
         self._registry = registry
         self._stored_run = stored_run
+        self._document: Document | None = None  # the ended task
         self._live: LiveTask | None = None  # made before its time if the agent asks for its memory
 
     def execute(self) -> AfterFirstStep | None:
-        """Execute the step. Return what a run has to do after it, or None if the task has ended and is stored.
+        """Execute the step. Return what a run has to do after it, or None if the task has ended.
+
+        Then the store has the task, or `until_saved` waits for it.
 
         Raises:
-            OverloadedError: the store has no room for the task. The agent has not been called.
+            Exception: the store does not take the task. If it has no room, the agent has not been called.
         """
         store = self._registry.deferring
         assert store is not None
@@ -86,14 +98,14 @@ class FirstStep:
         events = self._call_agent()
         try:
             step = self._take_events(events)
-            if step is None and not store.durable:
-                self._store(store)
-                return None
         except BaseException as error:  # also SystemExit: an agent must not end the server
             step = _fail(error)
+        if step is None:
+            self._store(store)
+            return None
         return AfterFirstStep(
             events=events,
-            step=step or _fail(StopAsyncIteration()),
+            step=step,
             started=self.started,
             output=self.output,
             has_events=len(self.folded.entries) > FIRST_EVENTS,
@@ -147,9 +159,9 @@ class FirstStep:
             parts = checked.artifact.parts
             if (not parts or parts[0].text == "") and lifecycle.adds_nothing(checked, task):
                 return False
-        elif type(checked) is not StatusUpdate:
-            return False
-        elif checked.status.state is WORKING and lifecycle.repeats_state(checked, WORKING):
+        elif type(checked) is not StatusUpdate or (
+            checked.status.state is WORKING and lifecycle.repeats_state(checked, WORKING)
+        ):
             return False
         applied = fold(task, checked)
         if applied is not checked:
@@ -160,30 +172,63 @@ class FirstStep:
         return state in TERMINAL
 
     def _store(self, store: DeferringStore) -> None:
-        """Store the ended task, and answer its sender."""
+        """Pass the ended task to the store. If it has the task at once, answer the sender."""
         task = self.task
-        entries = self.folded.entries
-        document = document_of(task, parsed=task)
-        store.begin_create(
-            Change(task=task, owner=self.owner, version=len(entries), events=self.folded.records, document=document)
-        )
+        records = self.folded.records
         self.call.read_conversation = None
-        observer = self._registry.observer
-        if self.call.cancel.was_ignored:
-            observer.run_abandoned(task.id)
-        observer.task_ended(task.id, self.owner, task.status.state)
-        seconds = time.monotonic() - self.started
-        observer.run_ended(task.id, self.call, task.status.state, RunTimes(seconds, seconds, seconds))
+        self._document = document_of(task, parsed=task)
+        self.saving = store.begin_create(
+            Change(task=task, owner=self.owner, version=len(records), events=records, document=self._document)
+        )
+        if self.saving is None:
+            self._answer(self._document)
+
+    async def until_saved(self, saving: "asyncio.Future[None]") -> None:
+        """Wait until a durable store has the ended task, and answer its sender.
+
+        One write has the whole task with its end. So if it fails, no part of the task is left to be brought to an end.
+
+        Raises:
+            Exception: the store has not confirmed the write.
+        """
+        began = time.monotonic()
+        await asyncio.wait({saving})  # `wait`, because cancelling it does not cancel the write
+        saving.result()
+        self._registry.observer.write_confirmed(time.monotonic() - began)
+        assert self._document is not None
+        self._answer(self._document)
+
+    def _answer(self, document: Document) -> None:
+        """Answer the sender with the ended task, which the store has."""
+        task = self.task
+        self.is_stored = True
+        self._registry.observer.task_ended(task.id, self.owner, task.status.state)
+        self._end_run()
+        entries = self.folded.entries
         self.settle(Snapshot(document, len(entries), entries))
 
-    def settle(self, outcome: Run | Snapshot | BaseException) -> None:
-        """Let the sender continue with the ended task, with the run that has taken over, or with an error."""
-        if self.answer.done():  # the sender has left
-            return
-        if isinstance(outcome, BaseException):
-            self.answer.set_exception(outcome)
-        else:
+    def _end_run(self) -> None:
+        """Report the end of the agent's work on this task, as a run does."""
+        observer = self._registry.observer
+        if self.call.cancel.was_ignored:
+            observer.run_abandoned(self.task.id)
+        seconds = time.monotonic() - self.started
+        observer.run_ended(self.task.id, self.call, self.task.status.state, RunTimes(seconds, seconds, seconds))
+
+    def settle(self, outcome: Run | Snapshot) -> None:
+        """Let the sender continue with the ended task, or with the run that has taken over."""
+        if not self.answer.done():  # the sender may have left
             self.answer.set_result(outcome)
+
+    def fail(self, error: BaseException) -> None:
+        """Answer the sender with an error of the store: there is no task."""
+        if not isinstance(error, A2AError):
+            logger.error("task not stored", exc_info=error, extra={"task_id": self.task.id})
+            error = InternalError()
+        if self.started:
+            self._end_run()
+        if not self.answer.done():
+            self.answer.set_exception(error)
 
     # ---- what a run needs -----------------------------------------------------------------------------------------
 

@@ -208,17 +208,20 @@ class Runs:
             start = first.execute()
             if start is not None:
                 run = self._take_over(first, start)
-        except BaseException as error:  # of the store, which has no room. Whatever it is, the sender waits for it
-            self._places.subtract(first.call.quota_key)
-            first.settle(error)
-            return
+            elif first.saving is not None:
+                await first.until_saved(first.saving)
+        except asyncio.CancelledError:  # the shutdown does not wait for the store any more
+            first.fail(StoreUnavailableError())
+            raise
+        except BaseException as error:  # of the store, whatever it is: the sender waits for it
+            first.fail(error)
         if run is not None:
             await self._drive(run)
             return
         self._places.subtract(first.call.quota_key)
         if self.stored is not None:
             self.stored.add(first.owner, first.output.size)
-        if logs_info():
+        if first.is_stored and logs_info():
             log_rest(first.call, first.task, time.monotonic() - first.started)
 
     def _take_over(self, first: FirstStep, start: AfterFirstStep) -> Run:

@@ -323,8 +323,7 @@ class LiveTask:
 
     async def create(self, *, key: str = "", working: bool = False, hand_on: bool = False) -> str | None:
         """Store a new task, with the step to WORKING if `working`. Return the id of the earlier task with this key."""
-        if self._beginning is None:
-            self.begin(working=working)
+        self.begin(working=working)
         folded = self._take_beginning()
         change = self._change(folded.records)
         change.hand_on = hand_on

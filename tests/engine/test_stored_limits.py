@@ -317,9 +317,10 @@ async def test_an_unreachable_store_rejects_messages_and_counts_when_it_is_back(
         await limited.check("ada", is_new=True)
 
 
-async def test_what_a_run_has_made_counts_at_its_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize("retry_safe", [False, True])  # if it is, the task ends in the first step, without a run
+async def test_what_a_run_has_made_counts_at_its_end(tmp_path: Path, retry_safe: bool) -> None:
     """Also before the store is asked again."""
-    agent = ScriptedAgent(default=(chunk("x" * 4 * KB), COMPLETED))
+    agent = ScriptedAgent(default=(chunk("x" * 4 * KB), COMPLETED), retry_safe=retry_safe)
     store = STORES["sqlite"].make(tmp_path, Clock(), 10_000)
     async with serving(agent, store, max_stored_bytes_per_caller=9 * KB) as engine:
         alice = User(engine)

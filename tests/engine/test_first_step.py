@@ -158,6 +158,29 @@ async def test_a_shutdown_does_not_wait_for_a_store_that_does_not_confirm_the_ta
         disk.let_go()
 
 
+async def test_an_agent_that_cancels_itself_while_its_task_is_stored_keeps_no_place() -> None:
+    class Repeatable(Acts):
+        async def admit(self, call: Call) -> Admission:
+            return Admission(retry_safe=True)
+
+    async def play(call: Call) -> AsyncGenerator[AgentEvent, None]:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().call_soon(task.cancel)
+        yield COMPLETED
+
+    disk = FakeDisk()
+    async with serving(Repeatable(play), disk, max_active_tasks=1) as engine:
+        for _ in range(2):
+            disk.hold()
+            with pytest.raises(StoreUnavailableError):
+                await User(engine).send("hello")
+            disk.let_go()
+            await settle()
+
+        assert [row.state for row in disk.rows.values()] == [S.COMPLETED, S.COMPLETED]
+
+
 async def test_a_sender_that_leaves_before_the_store_rejects_its_task_leaves_nothing() -> None:
     agent = Looking(retry_safe=True)
     ledger = Ledger()

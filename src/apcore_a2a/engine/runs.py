@@ -210,7 +210,10 @@ class Runs:
                 run = self._take_over(first, start)
             elif first.saving is not None:
                 await first.until_saved(first.saving)
-        except asyncio.CancelledError:  # the shutdown does not wait for the store any more
+        except (
+            asyncio.CancelledError
+        ):  # by the shutdown, which waits no longer for the store, or by the agent's own timer
+            self._places.subtract(first.call.quota_key)
             first.fail(StoreUnavailableError())
             raise
         except BaseException as error:  # of the store, whatever it is: the sender waits for it
